@@ -1,0 +1,193 @@
+"""Single PTX instructions as functions. All 32-bit registers are Int32; shifts are spelled in PTX, so signedness never matters.
+
+`pure` functions may be moved and merged by the compiler; the others stay where they are written.
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
+
+
+def asm(text, outs, ins, constraints, pure=True):
+    """Inline PTX. `outs` is a list of DSL types; returns nothing, one value, or a tuple."""
+    values = [v.ir_value() if hasattr(v, "ir_value") else v for v in ins]
+    flags = dict(is_align_stack=False, asm_dialect=llvm.AsmDialect.AD_ATT)
+    if not outs:
+        llvm.inline_asm(None, values, text, constraints, has_side_effects=True, **flags)
+        return None
+    if len(outs) == 1:
+        return outs[0](llvm.inline_asm(outs[0].mlir_type, values, text, constraints, has_side_effects=not pure, **flags))
+    struct = ir.Type.parse("!llvm.struct<(" + ", ".join(str(o.mlir_type) for o in outs) + ")>")
+    packed = llvm.inline_asm(struct, values, text, constraints, has_side_effects=not pure, **flags)
+    return tuple(o(llvm.extractvalue(o.mlir_type, packed, [i])) for i, o in enumerate(outs))
+
+
+# ---- bits
+def shl(a, n):
+    return asm(f"shl.b32 $0, $1, {n};", [Int32], [a], "=r,r")
+
+
+def shr(a, n):
+    return asm(f"shr.u32 $0, $1, {n};", [Int32], [a], "=r,r")
+
+
+def and_(a, mask):
+    return asm(f"and.b32 $0, $1, {mask:#x};", [Int32], [a], "=r,r")
+
+
+def mux(a, b, mask):
+    """Bits of a where the mask is 1, of b where it is 0."""
+    return asm(f"lop3.b32 $0, $1, $2, {mask:#x}, 0xE4;", [Int32], [a, b], "=r,r,r")
+
+
+def imad(a, factor, c):
+    """a * factor + c, low 32 bits."""
+    return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
+
+
+# ---- packed halves
+def hmul2(a, b):
+    return asm("mul.rn.f16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
+def bcast_half(a, high):
+    """One half of an f16x2 in both places."""
+    h = "h" if high else "l"
+    return asm("{ .reg .b16 l, h; mov.b32 {l, h}, $1; mov.b32 $0, {" + f"{h}, {h}" + "}; }", [Int32], [a], "=r,r")
+
+
+# ---- floats
+def fmax_nan(a, b):
+    """Maximum in which a NaN wins."""
+    return asm("max.NaN.f32 $0, $1, $2;", [Float32], [a, b], "=f,f,f")
+
+
+def select_f32(a, b, flag):
+    """flag (Int32) != 0 ? a : b"""
+    return asm("{ .reg .pred q; setp.ne.b32 q, $3, 0; selp.f32 $0, $1, $2, q; }", [Float32], [a, b, flag], "=f,f,f,r")
+
+
+def pow2_f32(e):
+    """2^e for e in -126 .. 127."""
+    return asm("{ .reg .b32 x; add.s32 x, $1, 127; shl.b32 x, x, 23; mov.b32 $0, x; }", [Float32], [e], "=f,r")
+
+
+# ---- warp
+def shfl_xor_f32(a, mask):
+    return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
+
+
+def count_le(a, b):
+    """Lanes of the warp with a <= b (signed)."""
+    return asm("{ .reg .pred p; .reg .b32 m; setp.le.s32 p, $1, $2; vote.sync.ballot.b32 m, p, 0xffffffff; popc.b32 $0, m; }",
+               [Int32], [a, b], "=r,r,r", pure=False)
+
+
+def redux(op, a):
+    """Warp-wide integer reduction, op in min max (unsigned) or and or xor add."""
+    ty = {"min": "u32", "max": "u32", "add": "u32"}.get(op, "b32")
+    return asm(f"redux.sync.{op}.{ty} $0, $1, 0xffffffff;", [Int32], [a], "=r,r", pure=False)
+
+
+# ---- global memory (addresses are Int64)
+def evict_first():
+    return asm("createpolicy.fractional.L2::evict_first.b64 $0, 1.0;", [Int64], [], "=l", pure=False)
+
+
+def ldg128(addr, offset, policy):
+    return list(asm(f"ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}], $5;", [Int32] * 4,
+                    [addr, policy], "=r,=r,=r,=r,l,l", pure=False))
+
+
+def ldg32(addr, offset=0):
+    return asm(f"ld.global.nc.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
+
+
+def ldg_u16(addr, offset=0):
+    return asm(f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
+
+
+def ldg_u8(addr, offset=0):
+    return asm(f"ld.global.nc.u8 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
+
+
+def stg_f32(addr, value):
+    asm("st.global.f32 [$0], $1;", [], [addr, value], "l,f")
+
+
+# ---- shared memory (addresses are Int32)
+def lds32(addr, offset=0):
+    return asm(f"ld.shared.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,r", pure=False)
+
+
+def lds128(addr, offset=0):
+    return list(asm(f"ld.shared.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,r", pure=False))
+
+
+def lds128_f32(addr, offset=0):
+    return list(asm(f"ld.shared.v4.f32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Float32] * 4, [addr], "=f,=f,=f,=f,r", pure=False))
+
+
+def lds_u16(addr, offset=0):
+    return asm(f"{{ .reg .u16 h; ld.shared.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,r", pure=False)
+
+
+def lds_u8(addr, offset=0):
+    return asm(f"ld.shared.u8 $0, [$1+{offset}];", [Int32], [addr], "=r,r", pure=False)
+
+
+def sts32(addr, offset, value):
+    asm(f"st.shared.b32 [$0+{offset}], $1;", [], [addr, value], "r,r")
+
+
+def sts128_f32(addr, values):
+    asm("st.shared.v4.f32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "r,f,f,f,f")
+
+
+# ---- barriers and bulk copies
+def mbarrier_init(bar, arrivals):
+    asm(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", [], [bar], "r")
+
+
+def mbarrier_expect_tx(bar, nbytes):
+    """Arrive once and announce nbytes."""
+    asm(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes};", [], [bar], "r")
+
+
+def mbarrier_arrive(bar):
+    asm("mbarrier.arrive.shared::cta.b64 _, [$0];", [], [bar], "r")
+
+
+def mbarrier_wait(bar, phase):
+    asm("{ .reg .pred p; L${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra L${:uid}; }", [], [bar, phase], "r,r")
+
+
+def fence_mbarrier_init():
+    asm("fence.mbarrier_init.release.cluster;", [], [], "")
+
+
+def fence_async_shared():
+    """Orders this thread's ordinary shared-memory accesses before later ones of the copy engine and the tensor cores."""
+    asm("fence.proxy.async.shared::cta;", [], [], "")
+
+
+def bulk_load(dst, src, nbytes, bar, policy):
+    """Copy engine: nbytes from global src to shared dst, completing on bar."""
+    asm(f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;",
+        [], [dst, src, bar, policy], "r,l,r,l")
+
+
+def bar_sync(index, threads):
+    asm(f"bar.sync $0, {threads};", [], [index], "r")
+
+
+def bar_arrive(index, threads):
+    asm(f"bar.arrive $0, {threads};", [], [index], "r")
+
+
+# ---- matrix instructions
+def mma_m16n8k16(a, b0, b1, c):
+    """c (4 f32) + a (16x16 f16, 4 registers) * b (16x8 f16, 2 registers)."""
+    return list(asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};",
+                    [Float32] * 4, [*a, b0, b1, *c], "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"))
