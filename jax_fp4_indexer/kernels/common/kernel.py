@@ -1,0 +1,30 @@
+"""What the build needs to know of a kernel, beside its code."""
+import cutlass.cute as cute
+
+from .args import BlockScoresArgs
+
+
+class BlockScoresKernel:
+    """Base of every block-score kernel.
+
+    A subclass sets, in `__init__`, the launch facts that the manifest carries, and defines `kernel(self, args)` decorated with `@cute.kernel`:
+
+    name                  unique within an arch: "block_scores.<what>.<format>.<scale_layout>[.<config>]"
+    block                 threads of a CTA, e.g. (512, 1, 1)
+    cluster               CTAs of a cluster, (1, 1, 1) if none
+    grid                  {"per_sm": n} or {"fixed": [x, y, z]}; the kernel reads gridDim and is right for any number of CTAs
+    dynamic_shared_bytes  all shared memory it uses
+    """
+    name = ""
+    block = (128, 1, 1)
+    cluster = (1, 1, 1)
+    grid = {"per_sm": 1}
+    dynamic_shared_bytes = 0
+
+    @cute.jit
+    def __call__(self, args: BlockScoresArgs):
+        # The grid given here is only for the compiler: the launcher takes the manifest's rule.
+        self.kernel(args).launch(grid=self.cluster, block=self.block, cluster=self.cluster, smem=self.dynamic_shared_bytes, min_blocks_per_mp=1)
+
+    def compile(self):
+        return cute.compile(self, BlockScoresArgs.example())
