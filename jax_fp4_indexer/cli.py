@@ -1,0 +1,76 @@
+"""`jax-fp4-indexer demo | doctor | bench`: the command line. Each command imports what it needs when it runs."""
+import click
+
+from jax_fp4_indexer import __version__
+
+FORMATS = ("nvfp4", "mxfp4")
+LAYOUTS = ("public", "preordered_mma")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__, prog_name="jax-fp4-indexer")
+def main():
+    """FP4 block scores for sparse attention in JAX."""
+
+
+@main.command()
+@click.option("--context", type=click.IntRange(min=2048), default=None, help="Tokens of the longest sequence. [default: 32768 on a CPU, 262144 on a GPU]")
+@click.option("--top-k", type=click.IntRange(min=1), default=16, help="Blocks chosen per head.")
+@click.option("--seed", type=int, default=0)
+@click.option("--out", type=click.Path(dir_okay=True, file_okay=False), default="out", help="Folder for the picture.")
+def demo(context, top_k, seed, out):
+    """Score a long context in FP4 and choose blocks: planted passages must be found."""
+    from jax_fp4_indexer.demo import run
+    raise SystemExit(run(context=context, top_k=top_k, seed=seed, out=out))
+
+
+@main.command()
+def doctor():
+    """Say what this machine is, which kernel each op would use, and what is missing."""
+    from jax_fp4_indexer.doctor import run
+    raise SystemExit(run())
+
+
+@main.command()
+@click.option("--list-cases", is_flag=True, help="Print the named cases and leave.")
+@click.option("--case", "cases", multiple=True, help="Named case, may be repeated; 'all' for every one. [default: the five headline cases]")
+@click.option("--format", "fmt", type=click.Choice((*FORMATS, "both")), default="nvfp4")
+@click.option("--scale-layout", type=click.Choice((*LAYOUTS, "both")), default="preordered_mma")
+@click.option("--implementation", type=click.Choice(("auto", "portable", "reference", "decode", "prefill")), default="auto")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, help="Calls before timing.")
+@click.option("--iters", type=click.IntRange(min=1), default=20, help="Calls in one timed program.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Timed programs per figure; the median is reported.")
+@click.option("--xla/--no-xla", default=True, help="Also time plain XLA (dequantise, einsum, max).")
+@click.option("--limits/--no-limits", default=True, help="Also measure copy, read and bf16 GEMM rates.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), default=None, help="Write the rows to this file.")
+@click.option("--b", type=int, default=None, help="Own shape: batch.")
+@click.option("--sq", type=int, default=None, help="Own shape: queries of a sequence.")
+@click.option("--skv", type=int, default=None, help="Own shape: keys of a sequence.")
+@click.option("--head-kv", type=int, default=4, help="Own shape: KV heads.")
+@click.option("--qhead-per-kv", type=int, default=16, help="Own shape: query heads per KV head.")
+@click.option("--causal/--non-causal", default=True, help="Own shape: mask.")
+def bench(list_cases, cases, fmt, scale_layout, implementation, warmup, iters, repeats, xla, limits, json_path, b, sq, skv, head_kv, qhead_per_kv, causal):
+    """Time the op beside plain XLA and the limits of this device, all in one run."""
+    from jax_fp4_indexer.bench import run, shapes
+    if list_cases:
+        for case in shapes.CASES.values():
+            click.echo(f"{case.name:20s} {case.describe()}")
+        return
+    own = (b, sq, skv)
+    if any(x is not None for x in own):
+        if any(x is None for x in own):
+            raise click.UsageError("an own shape needs --b, --sq and --skv together")
+        chosen = [shapes.uniform("custom", b, sq, skv, head_kv * qhead_per_kv, head_kv, causal)]
+    else:
+        try:
+            chosen = shapes.select(cases)
+        except KeyError as error:
+            raise click.UsageError(f"no case named {error}; --list-cases prints them")
+    formats = FORMATS if fmt == "both" else (fmt,)
+    layouts = LAYOUTS if scale_layout == "both" else (scale_layout,)
+    run.run(chosen, formats, layouts, None if implementation == "auto" else implementation,
+            warmup=warmup, iters=iters, repeats=repeats, xla=xla, limits=limits, json_path=json_path)
+
+
+if __name__ == "__main__":
+    main()
