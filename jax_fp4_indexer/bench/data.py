@@ -1,0 +1,93 @@
+"""Inputs of a benchmark case: normal vectors quantised by our own quantiser, pages shuffled over a pool that holds several copies."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_fp4_indexer as jfi
+
+COLD_BYTES = 160 * 2**20        # rotating over this much keeps a 60 MB L2 cold
+MAX_SETS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Operands shared by all sets, and one page list per set (`kv_indices [sets, pages]`): each timed call reads other pages."""
+    q: jax.Array
+    k: jax.Array
+    q_scale: jax.Array
+    k_scale: jax.Array
+    cu_seqlens_q: jax.Array
+    cu_seqlens_k: jax.Array
+    cu_page_offsets: jax.Array
+    kv_indices: jax.Array
+    sets: int
+
+
+def _prefix(lengths):
+    return jnp.asarray(np.concatenate([[0], np.cumsum(lengths)]), jnp.int32)
+
+
+def _quantised_normal(key, rows, fmt, chunk=1 << 18):
+    """`rows` vectors of 128 normal values -> codes [rows, 64], scales [rows, G]; made in chunks so that the wide form stays small."""
+    quantise = jfi.quantize_nvfp4 if fmt == "nvfp4" else jfi.quantize_mxfp4
+    make = jax.jit(lambda k, n: tuple(quantise(jax.random.normal(k, (n, 128), jnp.float32))[:2]), static_argnums=1)
+    parts, done = [], 0
+    while done < rows:
+        n = min(chunk, rows - done)
+        parts.append(make(jax.random.fold_in(key, done), n))
+        done += n
+    return tuple(jnp.concatenate(x) if len(x) > 1 else x[0] for x in zip(*parts))
+
+
+def make(case, fmt, scale_layout, seed=0):
+    per_set = case.logical_bytes(fmt)
+    sets = int(min(MAX_SETS, max(2, -(-COLD_BYTES // per_set))))
+    pool = case.pages * sets
+    kq, kk = jax.random.split(jax.random.key(seed))
+    q, q_scale = _quantised_normal(kq, case.tokens * case.heads_q, fmt)
+    k, k_scale = _quantised_normal(kk, pool * case.heads_kv * 128, fmt)
+    groups = q_scale.shape[-1]
+    q, q_scale = q.reshape(case.tokens, case.heads_q, 64), q_scale.reshape(case.tokens, case.heads_q, groups)
+    k, k_scale = k.reshape(pool, case.heads_kv, 128, 64), k_scale.reshape(pool, case.heads_kv, 128, groups)
+    if scale_layout == "preordered_mma":
+        q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
+    order = np.random.default_rng(seed).permutation(pool).astype(np.int32).reshape(sets, case.pages)
+    pages = [-(-n // 128) for n in case.k_lens]
+    return jax.block_until_ready(Data(q, k, q_scale, k_scale, _prefix(case.q_lens), _prefix(case.k_lens), _prefix(pages), jnp.asarray(order), sets))
+
+
+jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data) if f.name != "sets"], ["sets"])
+
+
+def op(case, fmt, scale_layout, implementation):
+    """The case as a function of (data, page list)."""
+    def call(data, kv_indices):
+        return jfi.fp4_indexer_block_scores(
+            data.q, data.k, data.q_scale, data.k_scale, data.cu_seqlens_q, data.cu_seqlens_k, data.cu_page_offsets,
+            max_seqlen_q=max(case.q_lens), max_seqlen_k=max(case.k_lens), kv_indices=kv_indices, fp4_format=fmt, causal=case.causal,
+            scale_layout=scale_layout, implementation=implementation)
+    return call
+
+
+def plain_xla(case, fmt):
+    """What a JAX user writes without a kernel: dequantise to bf16, einsum, mask, maximum. Uniform lengths in whole pages, public scales; else None."""
+    if len(set(case.q_lens)) > 1 or len(set(case.k_lens)) > 1 or case.k_lens[0] % 128:
+        return None
+    batch, q_len, k_len, heads_kv = len(case.q_lens), case.q_lens[0], case.k_lens[0], case.heads_kv
+    if 4 * case.heads_q * q_len * k_len * batch > 40e9:      # the scores of all pairs, materialised
+        return None
+    pages = k_len // 128
+
+    def call(data, kv_indices):
+        dequantise = lambda c, s: jfi.dequantize(c, s, fmt).astype(jnp.bfloat16)
+        q = dequantise(data.q, data.q_scale).reshape(batch, q_len, heads_kv, case.heads_q // heads_kv, 128)
+        k = dequantise(data.k[kv_indices], data.k_scale[kv_indices]).reshape(batch, pages, heads_kv, 128, 128)
+        scores = jnp.einsum("bqhrd,bphkd->hrpbqk", q, k, preferred_element_type=jnp.float32)
+        if case.causal:
+            key = jnp.arange(k_len).reshape(pages, 1, 128)
+            visible = key <= jnp.arange(q_len)[:, None] + (k_len - q_len)
+            scores = jnp.where(visible[None, None, :, None], scores, -jnp.inf)
+        return scores.max(-1).reshape(case.heads_q, pages, batch * q_len)
+    return call
