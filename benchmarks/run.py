@@ -1,0 +1,39 @@
+"""Every named case, both formats, into `benchmarks/results/<card>/block_scores.json`, with the roofline plot beside it.
+
+    python benchmarks/run.py [CASE ...] [--layouts public,preordered_mma] [--out FILE]
+"""
+import argparse
+import pathlib
+
+import jax
+
+from jax_fp4_indexer.bench import run, shapes
+from roofline import plot
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+def card():
+    """Folder name of the default device: h200, b200, cpu, ..."""
+    return jax.devices()[0].device_kind.lower().replace("nvidia", "").strip().replace(" ", "-")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--formats", default="nvfp4,mxfp4")
+    parser.add_argument("--layouts", default="preordered_mma")
+    parser.add_argument("--implementation", default=None)
+    parser.add_argument("--no-xla", action="store_true")
+    parser.add_argument("--out", default=None)
+    parser.add_argument("--iters", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    out = pathlib.Path(args.out) if args.out else RESULTS / card() / "block_scores.json"
+    rows = run.run(shapes.select(args.cases or ("all",)), args.formats.split(","), args.layouts.split(","), args.implementation,
+                   warmup=3, iters=args.iters, repeats=args.repeats, xla=not args.no_xla, limits=True, json_path=out)
+    plot(rows, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
