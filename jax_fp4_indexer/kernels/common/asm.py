@@ -46,6 +46,16 @@ def imad(a, factor, c):
     return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
 
 
+def add_sat(a, b):
+    """a + b, clamped to the range of int32."""
+    return asm("add.sat.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
+def sub_sat(a, b):
+    """a - b, clamped to the range of int32."""
+    return asm("sub.sat.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
 # ---- packed halves
 def hmul2(a, b):
     return asm("mul.rn.f16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
@@ -73,9 +83,19 @@ def pow2_f32(e):
     return asm("{ .reg .b32 x; add.s32 x, $1, 127; shl.b32 x, x, 23; mov.b32 $0, x; }", [Float32], [e], "=f,r")
 
 
+def fmul(a, b):
+    """a * b, rounded by itself (never fused with an addition that follows)."""
+    return asm("mul.rn.f32 $0, $1, $2;", [Float32], [a, b], "=f,f,f")
+
+
 # ---- warp
 def shfl_xor_f32(a, mask):
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
+
+
+def shfl_idx(a, source):
+    """The register of lane `source` of the warp."""
+    return asm("shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;", [Int32], [a, source], "=r,r,r", pure=False)
 
 
 def count_le(a, b):
@@ -121,6 +141,10 @@ def lds32(addr, offset=0):
     return asm(f"ld.shared.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,r", pure=False)
 
 
+def lds64(addr, offset=0):
+    return list(asm(f"ld.shared.v2.b32 {{$0,$1}}, [$2+{offset}];", [Int32] * 2, [addr], "=r,=r,r", pure=False))
+
+
 def lds128(addr, offset=0):
     return list(asm(f"ld.shared.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,r", pure=False))
 
@@ -143,6 +167,10 @@ def sts32(addr, offset, value):
 
 def sts128_f32(addr, values):
     asm("st.shared.v4.f32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "r,f,f,f,f")
+
+
+def sts_f32(addr, offset, value):
+    asm(f"st.shared.f32 [$0+{offset}], $1;", [], [addr, value], "r,f")
 
 
 # ---- barriers and bulk copies
