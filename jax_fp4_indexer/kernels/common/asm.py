@@ -219,3 +219,59 @@ def mma_m16n8k16(a, b0, b1, c):
     """c (4 f32) + a (16x16 f16, 4 registers) * b (16x8 f16, 2 registers)."""
     return list(asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};",
                     [Float32] * 4, [*a, b0, b1, *c], "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"))
+
+
+# ---- tables in global and shared memory, warp scans (plan, walk, fill)
+def clz(a):
+    """Leading zeros, 32 for 0."""
+    return asm("clz.b32 $0, $1;", [Int32], [a], "=r,r")
+
+
+def lowest_bit(a):
+    """Index of the lowest bit that is set (a != 0)."""
+    return asm("{ .reg .b32 x; brev.b32 x, $1; clz.b32 $0, x; }", [Int32], [a], "=r,r")
+
+
+def ballot_le(a, b):
+    """Mask of the lanes with a <= b (signed)."""
+    return asm("{ .reg .pred p; setp.le.s32 p, $1, $2; vote.sync.ballot.b32 $0, p, 0xffffffff; }", [Int32], [a, b], "=r,r,r", pure=False)
+
+
+def scan_add_s64(x, lane):
+    """Inclusive prefix sum over the lanes of a warp."""
+    for d in (1, 2, 4, 8, 16):
+        x = asm("{ .reg .pred p; .reg .b32 l, h; .reg .b64 y; mov.b64 {l, h}, $1; "
+                f"shfl.sync.up.b32 l, l, {d}, 0, 0xffffffff; shfl.sync.up.b32 h, h, {d}, 0, 0xffffffff; "
+                f"mov.b64 y, {{l, h}}; add.s64 y, y, $1; setp.ge.s32 p, $2, {d}; selp.b64 $0, y, $1, p; }}",
+                [Int64], [x, lane], "=l,l,r", pure=False)
+    return x
+
+
+def ldg64(addr, offset=0):
+    return asm(f"ld.global.nc.b64 $0, [$1+{offset}];", [Int64], [addr], "=l,l", pure=False)
+
+
+def ldg_v4(addr, offset=0):
+    """Four words at a 16-byte boundary."""
+    return list(asm(f"ld.global.nc.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+
+
+def stg32(addr, value):
+    asm("st.global.b32 [$0], $1;", [], [addr, value], "l,r")
+
+
+def stg64(addr, value):
+    asm("st.global.b64 [$0], $1;", [], [addr, value], "l,l")
+
+
+def stg_v4(addr, values):
+    """Four words to a 16-byte boundary."""
+    asm("st.global.v4.b32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "l,r,r,r,r")
+
+
+def sts64(addr, offset, value):
+    asm(f"st.shared.b64 [$0+{offset}], $1;", [], [addr, value], "r,l")
+
+
+def lds_s64(addr, offset=0):
+    return asm(f"ld.shared.b64 $0, [$1+{offset}];", [Int64], [addr], "=l,r", pure=False)
