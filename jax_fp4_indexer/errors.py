@@ -1,0 +1,22 @@
+"""Errors of the package and how their messages are composed.
+
+A message answers five questions in one order: which op, which argument, what was got, what was expected, what to do next.
+"""
+
+
+class UnsupportedError(RuntimeError):
+    """The call is right, but nothing here can run it as asked (no kernel for this GPU, for example)."""
+
+
+def describe(x):
+    """How an argument is named in a message: "uint8[4, 8, 64]" for an array, type and value for anything else."""
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    if shape is None or dtype is None:
+        return f"{type(x).__name__} {x!r}"
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def message(op, argument, got, expected, remedy):
+    """One message: `op: argument: got ..., expected .... remedy`. `got` may be the offending value itself."""
+    got = got if isinstance(got, str) else describe(got)
+    return f"{op}: {argument}: got {got}, expected {expected}. {remedy}"
