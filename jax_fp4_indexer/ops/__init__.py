@@ -1,0 +1,1 @@
+"""The public ops: what they compute, what they accept, and which path a call takes."""

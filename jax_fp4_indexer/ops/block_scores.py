@@ -1,0 +1,120 @@
+"""`fp4_indexer_block_scores`: the public op. Checks and choice only; `reference/block_scores.py` defines what is computed."""
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from ..configs.block_scores import GROUPS, PAGE, choose_path
+from ..errors import UnsupportedError, message
+from ..formats import scales
+try:
+    from ..primitives import runtime
+    from ..primitives.block_scores import block_scores
+except ModuleNotFoundError:     # TODO(core): remove when the primitive has landed
+    class runtime:
+        unsupported_reason = staticmethod(lambda: None)
+
+    def block_scores(*args, path, max_seqlen_q, implementation, **static):
+        return block_scores_core(*args, **static)
+from ..reference import static_args as must
+from ..reference.block_scores import block_scores_core
+from ..reference.block_scores_call import OP, check, operands
+from .formats import to_blocked
+
+IMPLEMENTATIONS = (None, "reference", "decode", "prefill", "portable")
+_warned = set()
+
+
+def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
+                             fp4_format="nvfp4", causal=True, qo_offset=None, scale_layout="public", q_global_scale=None, k_global_scale=None,
+                             implementation=None):
+    """Largest score of each 128-key block of a paged FP4 key cache, for each query and head.
+
+        scores[h, kb, t] = max over the visible keys j of block kb of  q[t, h] . k[j, h // (Hq / Hkv)]
+
+    with q and k the dequantised values: E2M1 code times the scale of its group, times the global scales. Products are exact and sums are fp32.
+    The op of the M3 sparse-attention indexer, for padded and ragged batches.
+
+    Args:
+      q_fp4: [Tq, Hq, 64] uint8 or int8, two E2M1 codes a byte, low nibble first; or [Tq, Hq, 128] float4_e2m1fn. Queries of all sequences, one after another.
+      k_fp4: [num_pages, Hkv, 128, 64] likewise: the page pool. Hq is a multiple of Hkv.
+      q_scale: public [Tq, Hq, G]; preordered_mma [Hq, ceil(Tq/128), ceil(G/4), 32, 4, 4]. nvfp4: G = 8, float8_e4m3fn read without its sign bit,
+        0x7F NaN. mxfp4: G = 4, float8_e8m0fnu, 255 NaN. Or the same bytes as uint8.
+      k_scale: public [num_pages, Hkv, 128, G]; preordered_mma [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4].
+      cu_seqlens_q, cu_seqlens_k: [B+1] int32, exclusive prefix sums of query and key lengths (any length >= 0, any B >= 0).
+      cu_page_offsets: [B+1] int32, where each sequence's pages start in `kv_indices`.
+      max_seqlen_q: int > 0, the longest query. It chooses the kernel and nothing else: results are right for longer queries too.
+      max_seqlen_k: int >= 0. Ktiles = ceil(max_seqlen_k / 128) is the width of the result; keys past it are ignored.
+      kv_indices: [N] int32, page ids; block kb of sequence b lies in page kv_indices[cu_page_offsets[b] + kb]. May be longer than the pages in use.
+      fp4_format: "nvfp4" or "mxfp4".
+      causal: key j is visible to query i of its sequence iff j <= i + offset, offset = qo_offset[b] or k_len - q_len. False: all keys.
+      qo_offset: [B] int32 or None; any value, only with causal=True.
+      scale_layout: "public" or "preordered_mma", see `fp4_indexer_reorder_scales_for_mma`. Same bits from both.
+      q_global_scale, k_global_scale: float32 scalar, or one per head ([Hq], [Hkv]); nvfp4 only. They multiply the scores.
+      implementation: None takes what is best for the platform: on a GPU the packed-query "decode" kernel where max_seqlen_q <= 8 and Hq/Hkv <= 16, else
+        the staged "prefill" kernel; elsewhere the reference. "decode" and "prefill" force a path, "portable" forces the kernels that need nothing
+        beyond sm_80, "reference" the plain-jnp definition. Platforms other than CUDA run the reference whatever is named here.
+
+    Returns:
+      float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows
+      past cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside [0, num_pages).
+      Bytes that do not count never change a bit. Metadata that contradicts itself can give wrong scores, nothing worse;
+      `validate_metadata` finds such faults on the host.
+
+    Raises:
+      TypeError, ValueError: what shapes, dtypes and static arguments show, while tracing.
+      UnsupportedError: a named implementation has no kernel for this GPU. (None runs the reference then, and warns once.)
+    """
+    call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
+                         max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
+                         scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
+                         implementation=implementation, implementations=IMPLEMENTATIONS)
+    return _scores(arrays, call=call, path=_path(call))
+
+
+def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
+    """Public scales in the order block-scaled tensor cores read them, for `scale_layout="preordered_mma"`.
+
+    Args:
+      q_scale: [Tq, Hq, G], k_scale: [num_pages, Hkv, 128, G]; dtypes as `fp4_indexer_block_scores` takes them.
+      fp4_format: "nvfp4" (G = 8) or "mxfp4" (G = 4).
+
+    Returns:
+      (q, k): [Hq, ceil(Tq/128), ceil(G/4), 32, 4, 4] and [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4], dtypes kept. The scale of (row r, group g) is at byte
+      ((r//128)*ceil(G/4) + g//4)*512 + (r%32)*16 + ((r%128)//32)*4 + g%4 of its head; padding is zero.
+    """
+    op = "fp4_indexer_reorder_scales_for_mma"
+    must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
+    groups, dtype = GROUPS[fp4_format], scales.FORMATS[fp4_format].scale_dtype
+    for name, x, shape, names in (("q_scale", q_scale, (None, None, groups), "[Tq, Hq, G]"),
+                                  ("k_scale", k_scale, (None, None, PAGE, groups), "[num_pages, Hkv, 128, G]")):
+        must.array(op, name, x, (dtype, "uint8"), f"Scales of {fp4_format} are {dtype}, or the same bytes as uint8.")
+        must.shape(op, name, x, shape, names, f"Pass public scales of {fp4_format} (G = {groups}).")
+    return to_blocked(jnp.swapaxes(jnp.asarray(q_scale), 0, 1)), to_blocked(jnp.asarray(k_scale).reshape(-1, PAGE, groups))
+
+
+def _path(call):
+    """"reference", "decode" or "prefill". Reads shapes and the platform, never device data."""
+    if call.implementation == "reference":
+        return "reference"
+    reason = runtime.unsupported_reason()
+    if reason is None:
+        forced = call.implementation in ("decode", "prefill")
+        return call.implementation if forced else choose_path(call.max_seqlen_q, call.gqa_ratio)
+    if call.implementation is not None:
+        raise UnsupportedError(message(OP, "implementation", repr(call.implementation), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"{OP}: {reason} Running the plain-jnp reference, which is much slower; implementation=\"reference\" asks for it without this warning.", stacklevel=3)
+    return "reference"
+
+
+@functools.partial(jax.jit, static_argnames=("call", "path"), inline=True)
+def _scores(arrays, *, call, path):
+    """One cached program per static call, so that eager calls compile once."""
+    args = operands(call, arrays)
+    static = dict(k_tiles=call.k_tiles, fp4_format=call.fp4_format, scale_layout=call.scale_layout, mask=call.mask)
+    if path == "reference":
+        return block_scores_core(*args, **static)
+    return block_scores(*args, path=path, max_seqlen_q=call.max_seqlen_q, implementation="portable" if call.implementation == "portable" else "auto", **static)
