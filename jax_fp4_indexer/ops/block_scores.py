@@ -11,7 +11,7 @@ from ..formats import scales
 try:
     from ..primitives import runtime
     from ..primitives.block_scores import block_scores
-except ModuleNotFoundError:     # TODO(core): remove when the primitive has landed
+except ImportError:     # TODO(core): remove when the primitive has landed
     class runtime:
         unsupported_reason = staticmethod(lambda: None)
 
