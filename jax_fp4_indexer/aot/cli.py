@@ -1,0 +1,207 @@
+"""`python -m jax_fp4_indexer.aot {build,list,verify,explain,sass}`."""
+import importlib
+import pathlib
+import sys
+import tempfile
+
+import click
+
+from ..configs.arch import ARCHS
+from . import compile as compiler
+from . import inspect, manifest
+
+_folder = click.option("--out", "folder", type=click.Path(file_okay=False, path_type=pathlib.Path), default=manifest.DEFAULT_FOLDER,
+                       show_default="cubins/ of the package", help="Folder with the cubins and manifest.json.")
+_table = click.option("--table", default="jax_fp4_indexer.aot.variants", show_default=True, help="Module with KERNELS and VARIANTS.")
+
+
+def _split(ctx, param, value):
+    return [part for item in value for part in item.split(",") if part]
+
+
+def _archs(ctx, param, value):
+    names = _split(ctx, param, value)
+    for name in names:
+        if name not in ARCHS:
+            raise click.BadParameter(f"got {name!r}, expected one of {', '.join(ARCHS)}")
+    return names
+
+
+def _load(table):
+    module = importlib.import_module(table)
+    return module.KERNELS, module.VARIANTS
+
+
+def _read(folder):
+    try:
+        return manifest.read(folder)
+    except manifest.ManifestError as e:
+        raise click.ClickException(str(e)) from None
+
+
+@click.group()
+def main():
+    """Compile the kernels ahead of time, and look at what was compiled."""
+
+
+@main.command()
+@_folder
+@_table
+@click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these (comma-separated, repeatable). Default: all.")
+@click.option("--only", multiple=True, callback=_split, help="Only kernels whose source expression holds this, e.g. decode or fmt='nvfp4'.")
+@click.option("--quiet", is_flag=True, help="One line at the end.")
+def build(folder, table, archs, only, quiet):
+    """Compile what is not up to date; write cubins and manifest.json."""
+    kernels, variants = _load(table)
+    try:
+        result = compiler.build(folder, kernels, variants, archs=archs, only=only, log=(lambda line: None) if quiet else click.echo)
+    except compiler.BuildError as e:
+        for problem in e.problems:
+            click.echo(problem, err=True)
+        raise click.ClickException(f"{len(e.problems)} problems; the manifest holds the kernels that passed") from None
+    click.echo(f"{len(result.compiled)} compiled, {len(result.skipped)} up to date; {len(result.manifest['kernels'])} kernels, "
+               f"{len(result.manifest['variants'])} variants in {folder}")
+
+
+@main.command("list")
+@_folder
+@click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these.")
+def list_(folder, archs):
+    """A table of the variants: registers, spills, shared memory, instructions of every launch."""
+    data = _read(folder)
+    kernels = {(k["arch"], k["name"]): k for k in data["kernels"]}
+    rows = [("variant", "columns", "launch", "threads", "registers", "spills", "shared", "instructions")]
+    for v in data["variants"]:
+        if archs and v["arch"] not in archs:
+            continue
+        label = " ".join((v["arch"], v["path"], v["format"], v["scale_layout"], v["implementation"]))
+        columns = f"<= {v['max_columns']}" if v["max_columns"] else "any"
+        for i, name in enumerate(v["launches"]):
+            k = kernels[v["arch"], name]
+            threads = k["block"][0] * k["block"][1] * k["block"][2]
+            numbers = (threads, k["registers"], k["spill_bytes"], k["static_shared_bytes"] + k["dynamic_shared_bytes"], k["instructions"])
+            rows.append((label if i == 0 else "", columns if i == 0 else "", name, *map(str, numbers)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(c.rjust(w) if i > 2 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
+    click.echo(f"{len(data['variants'])} variants, {len(kernels)} kernels, DSL {data['dsl']}, {folder}")
+
+
+@main.command()
+@_folder
+@_table
+@click.option("--rebuild", is_flag=True, help="Also compile everything twice into empty folders and compare the bytes.")
+def verify(folder, table, rebuild):
+    """Exit 1, saying what to run, if the cubins are not what the sources make."""
+    kernels, variants = _load(table)
+    try:
+        found = manifest.stale(folder, kernels, variants)
+    except manifest.ManifestError as e:
+        raise click.ClickException(str(e)) from None
+    if rebuild and not found:
+        found = _rebuild(folder, kernels, variants)
+    for problem in found:
+        click.echo(problem, err=True)
+    if found:
+        raise click.ClickException(f"{len(found)} differences; run: python -m jax_fp4_indexer.aot build --out {folder}")
+    click.echo(f"{folder}: up to date, {len(kernels)} kernels" + (", two rebuilds gave the same bytes" if rebuild else ""))
+
+
+def _rebuild(folder, kernels, variants):
+    first = _files(folder)
+    for turn in ("first", "second"):
+        with tempfile.TemporaryDirectory() as fresh:
+            try:
+                compiler.build(fresh, kernels, variants)
+            except compiler.BuildError as e:
+                return e.problems
+            again = _files(fresh)
+        different = sorted(name for name in first.keys() | again.keys() if first.get(name) != again.get(name))
+        if different:
+            return [f"{name}: other bytes in the {turn} rebuild" for name in different]
+    return []
+
+
+def _files(folder):
+    folder = pathlib.Path(folder)
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in [folder / manifest.FILE_NAME, *folder.glob("*/*.cubin")]}
+
+
+def _find(data, name):
+    """(kernels, variants) of the manifest whose name holds `name`; an exact name wins."""
+    kernels = [k for k in data["kernels"] if name == k["name"]] or [k for k in data["kernels"] if name in k["name"]]
+    variants = [v for v in data["variants"] if name in manifest.variant_name(v)]
+    if not kernels and not variants:
+        some = ", ".join(sorted({k["name"] for k in data["kernels"]})[:6])
+        raise click.ClickException(f"{name}: no such kernel or variant; there are {some}, ... (see: list)")
+    return kernels, variants
+
+
+def _capability(ctx, param, value):
+    if value is None:
+        return None
+    try:
+        major, minor = map(int, value.split("."))
+    except ValueError:
+        raise click.BadParameter(f"got {value!r}, expected e.g. 9.0") from None
+    return major, minor
+
+
+@main.command()
+@click.argument("name")
+@_folder
+@click.option("--capability", callback=_capability, help="Also say which variant such a device runs, e.g. 9.0.")
+@click.option("--columns", default=1, show_default=True, help="max_seqlen_q * Hq/Hkv of the call, with --capability.")
+@click.option("--implementation", type=click.Choice(["auto", "portable"]), default="auto", show_default=True)
+def explain(name, folder, capability, columns, implementation):
+    """Everything about a kernel or variant: launches, parameters, config, and why a device gets it."""
+    data = _read(folder)
+    kernels, variants = _find(data, name)
+    used = {(v["arch"], launch) for v in variants for launch in v["launches"]}
+    kernels += [k for k in data["kernels"] if (k["arch"], k["name"]) in used and k not in kernels]
+    for v in variants:
+        repeated = ", repeated for every pass over the page list" if v["passes"] == "pages" else ""
+        columns_text = f"up to {v['max_columns']} columns (max_seqlen_q * Hq/Hkv)" if v["max_columns"] else "any number of columns"
+        arch = ARCHS[v["arch"]]
+        where = f"exactly {'.'.join(map(str, arch.capability))}" if arch.exact else f"every {arch.capability[0]}.x"
+        click.echo(f"variant {manifest.variant_name(v)}\n  for {columns_text}; runs on compute capability {where}\n  launches{repeated}: {', '.join(v['launches'])}")
+    for k in kernels:
+        click.echo(f"kernel {k['name']} ({k['arch']})")
+        for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes",
+                    "registers", "spill_bytes", "instructions", "fingerprint"):
+            click.echo(f"  {key:20} {k[key]}")
+        params = ", ".join(f"{value if isinstance(value, str) else value['buffer']}:{kind}" for p in k["params"] for kind, value in p.items())
+        click.echo(f"  {'params':20} {params}")
+    if capability:
+        calls = sorted({(v["path"], v["format"], v["scale_layout"], v["op"]) for v in variants or data["variants"]})
+        for path, fmt, layout, op in calls:
+            chosen, why = manifest.choose(data, capability, path=path, format=fmt, scale_layout=layout, columns=columns,
+                                          implementation=implementation, op=op)
+            click.echo(f"{op} {path} {fmt} {layout} on {'.'.join(map(str, capability))}: {manifest.variant_name(chosen) if chosen else 'no variant'}")
+            for reason in why:
+                click.echo(f"  {reason}")
+
+
+@main.command()
+@click.argument("name")
+@_folder
+@click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these.")
+@click.option("--hazards", is_flag=True, help="Instead of the code: accumulator registers written while a WGMMA on them is in flight.")
+def sass(name, folder, archs, hazards):
+    """Disassemble the kernels whose name holds NAME (needs nvdisasm)."""
+    kernels = [k for k in _find(_read(folder), name)[0] if not archs or k["arch"] in archs]
+    if not kernels:
+        raise click.ClickException(f"{name}: no such kernel for {', '.join(archs) or 'any arch'} (see: list)")
+    bad = 0
+    for k in kernels:
+        try:
+            text = inspect.disassemble(folder / k["cubin"])
+        except FileNotFoundError as e:
+            raise click.ClickException(str(e)) from None
+        if not hazards:
+            click.echo(f"// {k['arch']} {k['name']}\n{text}")
+            continue
+        found = inspect.clobbers(text)
+        bad += len(found)
+        click.echo(f"{k['arch']} {k['name']}: {len(found)} hazards" + "".join(f"\n  R{r}: {line}" for line, r in found[:20]))
+    sys.exit(1 if bad else 0)

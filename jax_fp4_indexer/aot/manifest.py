@@ -1,0 +1,218 @@
+"""`cubins/manifest.json` (schema: docs/architecture.md): writing, reading, fingerprints, what is stale, which variant a device gets.
+
+Imports neither the DSL nor JAX: a manifest can be read, listed and verified wherever the package is installed.
+"""
+import ast
+import functools
+import hashlib
+import importlib.machinery
+import importlib.metadata
+import json
+import os
+import pathlib
+import sys
+
+from ..configs.arch import runs_on
+
+SCHEMA = 1
+FILE_NAME = "manifest.json"
+DEFAULT_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "cubins"
+DSL = "nvidia-cutlass-dsl"
+VARIANT_KEYS = ("op", "path", "format", "scale_layout", "implementation", "arch", "max_columns")
+
+
+class ManifestError(Exception):
+    """The manifest is absent or cannot be read."""
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical(value):
+    """JSON bytes that depend on the value alone."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def dsl_version():
+    """Version of the installed DSL, or None."""
+    try:
+        return importlib.metadata.version(DSL)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# ---- fingerprints
+def _module_file(module):
+    """Source file of a module, found without importing it; None for what is not plain Python source."""
+    parts = module.split(".")
+    top = sys.modules.get(parts[0])
+    if top is not None and hasattr(top, "__path__"):        # also where an editable install hides it from the path finder
+        search, first, origin = list(top.__path__), 2, top.__file__
+    else:
+        search, first, origin = None, 1, None
+    for depth in range(first, len(parts) + 1):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), search)
+        if spec is None:
+            return None
+        search, origin = spec.submodule_search_locations, spec.origin
+    return origin if origin and origin.endswith(".py") else None
+
+
+@functools.lru_cache(maxsize=None)
+def _scan(module, file, _changed):
+    """(sha256 of `file`, modules of its own top-level package that it may import); `_changed` (mtime, size) is there for the cache alone."""
+    top, data = module.split(".")[0], pathlib.Path(file).read_bytes()
+    package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
+    imports = set()
+    for node in ast.walk(ast.parse(data, file)):
+        if isinstance(node, ast.Import):
+            imports |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")
+                base = ".".join(above[:len(above) - node.level + 1] + ([node.module] if node.module else []))
+            imports |= {base} | {f"{base}.{a.name}" for a in node.names}
+    return sha256(data), sorted(n for n in imports if n.split(".")[0] == top)
+
+
+def sources(module):
+    """{module name: sha256 of its source} of `module` and everything it imports, directly or not, from its own top-level package."""
+    found, todo = {}, [module]
+    while todo:
+        name = todo.pop()
+        file = None if name in found else _module_file(name)
+        if file is not None:
+            stat = os.stat(file)
+            found[name], more = _scan(name, file, (stat.st_mtime_ns, stat.st_size))
+            todo += more
+    if module not in found:
+        raise ManifestError(f"{module}: no source file found for this kernel module; check its line in aot/variants.py")
+    return dict(sorted(found.items()))
+
+
+@functools.lru_cache(maxsize=None)
+def _builder_sources():
+    """The build's own part in an entry: what is read from a cubin and which gates it passed."""
+    here = pathlib.Path(__file__).parent
+    return {name: sha256((here / name).read_bytes()) for name in ("compile.py", "inspect.py")}
+
+
+def fingerprint(kernel, dsl):
+    """sha256 of all that the cubin and the entry of `kernel` (variants.Kernel) depend on, with DSL version `dsl`."""
+    return sha256(canonical({"schema": SCHEMA, "source": kernel.source, "arch": kernel.arch, "dsl": dsl, "expect": dict(kernel.expect),
+                             "modules": sources(kernel.module), "builder": _builder_sources()}))
+
+
+# ---- composing, writing, reading
+def compose(entries, variants, dsl):
+    """Manifest of the kernel entries {(arch, source): entry}; variants with a launch that is not among them are left out."""
+    listed = []
+    for variant in variants:
+        try:
+            launches = [entries[k.arch, k.source]["name"] for k in variant.launches]
+        except KeyError:
+            continue
+        listed.append({**{key: getattr(variant, key) for key in VARIANT_KEYS}, "passes": variant.passes, "launches": launches})
+    kernels = sorted(entries.values(), key=lambda e: (e["arch"], e["name"]))
+    listed.sort(key=lambda v: [v[key] for key in VARIANT_KEYS])
+    whole = sha256(canonical({"kernels": [e["fingerprint"] for e in kernels], "variants": listed}))
+    return {"schema": SCHEMA, "fingerprint": whole, "dsl": dsl, "kernels": kernels, "variants": listed}
+
+
+def write_atomically(path, data):
+    """A reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)
+
+
+def write(folder, manifest):
+    write_atomically(pathlib.Path(folder) / FILE_NAME, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
+
+
+def read(folder):
+    """The manifest in `folder`. Raises ManifestError, with a remedy, if it is absent, broken or of another schema."""
+    path = pathlib.Path(folder) / FILE_NAME
+    remedy = "run: python -m jax_fp4_indexer.aot build"
+    try:
+        manifest = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ManifestError(f"{path}: absent; {remedy}") from None
+    except ValueError as e:
+        raise ManifestError(f"{path}: not JSON ({e}); {remedy}") from None
+    if manifest.get("schema") != SCHEMA:
+        raise ManifestError(f"{path}: schema {manifest.get('schema')!r}, this version reads {SCHEMA}; {remedy}")
+    return manifest
+
+
+# ---- staleness
+def stale(folder, kernels, variants):
+    """Sentences that say where `folder` differs from what a build of `kernels` and `variants` would hold; empty if nowhere.
+
+    Without an installed DSL the version in the manifest is taken as right: sources and files are still compared.
+    """
+    manifest = read(folder)
+    dsl, found = dsl_version() or manifest["dsl"], []
+    if dsl != manifest["dsl"]:
+        found.append(f"built with {DSL} {manifest['dsl']}, installed is {dsl}")
+    entries = {(e["arch"], e["source"]): e for e in manifest["kernels"]}
+    for kernel in kernels:
+        entry = entries.get((kernel.arch, kernel.source))
+        if entry is None:
+            found.append(f"{kernel.arch} {kernel.source}: not built")
+        elif entry["fingerprint"] != fingerprint(kernel, manifest["dsl"]):
+            found.append(f"{kernel.arch} {entry['name']}: its sources changed since it was built")
+    wanted = {(k.arch, k.source) for k in kernels}
+    found += [f"{e['arch']} {e['name']}: no longer in the list of kernels" for key, e in entries.items() if key not in wanted]
+    found += damaged(folder, manifest)
+    here = {key: e for key, e in entries.items() if key in wanted}
+    if not found and compose(here, variants, manifest["dsl"]) != manifest:
+        found.append("the list of variants, or a fingerprint, differs from what this version writes")
+    return found
+
+
+def damaged(folder, manifest):
+    """Cubins of `manifest` that are absent or altered, and cubins that it does not know."""
+    folder, found = pathlib.Path(folder), []
+    for entry in manifest["kernels"]:
+        path = folder / entry["cubin"]
+        if not path.is_file():
+            found.append(f"{entry['arch']} {entry['name']}: {entry['cubin']} is absent")
+        elif sha256(path.read_bytes()) != entry["sha256"]:
+            found.append(f"{entry['arch']} {entry['name']}: {entry['cubin']} is not the file that was built")
+    known = {entry["cubin"] for entry in manifest["kernels"]}
+    strangers = sorted({p.relative_to(folder).as_posix() for p in folder.glob("*/*.cubin")} - known)
+    return found + [f"{name}: not in the manifest" for name in strangers]
+
+
+# ---- selection: the handler's rule, for people
+def variant_name(variant):
+    """"block_scores/decode/nvfp4/public/native/sm_90a/16"."""
+    return "/".join(str(variant[key]) for key in VARIANT_KEYS)
+
+
+def choose(manifest, capability, *, path, format, scale_layout, columns, implementation="auto", op="block_scores"):
+    """Which variant a device of `capability` ((major, minor)) runs: (variant or None, sentences that say why).
+
+    columns: max_seqlen_q * Hq/Hkv of the call.
+    """
+    call = {"op": op, "path": path, "format": format, "scale_layout": scale_layout}
+    fits = [v for v in manifest["variants"] if all(v[k] == x for k, x in call.items())]
+    why = [f"{len(fits)} variants for {' '.join(call.values())}"]
+    fits = [v for v in fits if runs_on(v["arch"], capability)]
+    dotted = ".".join(map(str, capability))
+    why.append(f"{len(fits)} run on compute capability {dotted}: {', '.join(sorted({v['arch'] for v in fits})) or 'none'}")
+    kinds = ("portable",) if implementation == "portable" else ("native", "portable")
+    for kind in kinds:
+        of_kind = [v for v in fits if v["implementation"] == kind and (v["max_columns"] == 0 or columns <= v["max_columns"])]
+        if of_kind:
+            # the smallest bound that fits; 0 is no bound
+            chosen = min(of_kind, key=lambda v: (v["max_columns"] == 0, v["max_columns"]))
+            bound = f"the smallest bound that holds {columns} columns is {chosen['max_columns']}" if chosen["max_columns"] else "no bound on columns"
+            why.append(f"{kind}: {bound}")
+            return chosen, why
+        why.append(f"{kind}: none")
+    return None, why

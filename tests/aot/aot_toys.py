@@ -1,0 +1,102 @@
+"""Small kernels to exercise the build with: they take the real parameter list and compile in a fraction of a second."""
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from jax_fp4_indexer.kernels.common import asm
+from jax_fp4_indexer.kernels.common.args import BlockScoresArgs
+from jax_fp4_indexer.kernels.common.kernel import BlockScoresKernel
+
+
+class Fill(BlockScoresKernel):
+    """scores[i] = factor for i < tokens."""
+    block = (128, 1, 1)
+
+    def __init__(self, factor=1):
+        self.factor = factor
+        self.name = f"toy.fill.x{factor}"
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        i = cute.arch.block_idx()[0] * 128 + cute.arch.thread_idx()[0]
+        scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
+        if i < args.tokens:
+            scores[i] = Float32(self.factor)
+
+
+class Spill(BlockScoresKernel):
+    """A register array indexed at run time: the compiler must put it on the stack."""
+    name = "toy.spill"
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        i = cute.arch.thread_idx()[0]
+        scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
+        held = cute.make_rmem_tensor(64, Float32)
+        for j in range(64):
+            held[j] = scores[i + 128 * j]
+        scores[i] = held[args.first_page]
+
+
+class Matrix(BlockScoresKernel):
+    """One mma.sync."""
+    name = "toy.matrix"
+    expect = {"HMMA": (1, 1)}
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        i = cute.arch.thread_idx()[0]
+        scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
+        zero = Float32(0)
+        word = Int32(args.heads_q) + i
+        for j, x in enumerate(asm.mma_m16n8k16([word, word, word, word], word, word, [zero, zero, zero, zero])):
+            scores[4 * i + j] = x
+
+
+class NoMatrix(Fill):
+    """Promises a matrix instruction that it does not have."""
+    expect = {"HMMA": 1}
+
+    def __init__(self):
+        super().__init__()
+        self.name = "toy.no_matrix"
+
+
+class TooMuchShared(Fill):
+    dynamic_shared_bytes = 100 * 1024       # fits an A100, not the other 8.x
+
+    def __init__(self):
+        super().__init__()
+        self.name = "toy.too_much_shared"
+
+
+class Crowded(Fill):
+    grid = {"per_sm": 40}
+
+    def __init__(self):
+        super().__init__()
+        self.name = "toy.crowded"
+
+
+class WrongParams(Fill):
+    params = BlockScoresArgs.manifest_params()[:-1]
+
+    def __init__(self):
+        super().__init__()
+        self.name = "toy.wrong_params"
+
+
+class DoesNotTrace(Fill):
+    def __init__(self):
+        super().__init__()
+        self.name = "toy.does_not_trace"
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        raise ValueError("planted mistake in the kernel")
+
+
+class Dies(Fill):
+    """Takes the compiler process with it."""
+    def compile(self):
+        import os
+        os.abort()
