@@ -1,0 +1,144 @@
+"""The primitive of block scores: its type, how it lowers, how it batches.
+
+On CUDA it is one custom call, `jax_fp4_indexer.block_scores.v1` (operands and attributes: docs/architecture.md); on every other platform
+the reference. The call names no architecture, so that a program lowered on any host runs on any GPU that has a kernel.
+"""
+import functools
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass, scratch_bytes
+from ..errors import message
+from ..reference.block_scores import block_scores_core
+from ..reference.varying import same_varying_axes
+from . import runtime
+
+OP = "fp4_indexer_block_scores"
+OPERANDS = ("q", "k", "q_scale", "k_scale", "kv_indices", "cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets", "qo_offset", "head_scale")
+PATHS = ("decode", "prefill")
+IMPLEMENTATIONS = ("auto", "portable", "reference")
+
+block_scores_p = Primitive("fp4_indexer_block_scores")
+
+
+@functools.partial(jax.jit, static_argnames=("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q", "k_tiles", "implementation"), inline=True)
+def block_scores(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale, *,
+                 path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation="auto"):
+    """Scores float32 [Hq, k_tiles, Tq] from normalised operands, those of the custom call in its order.
+
+    Args:
+      q: uint8 [Tq, Hq, 64]; k: uint8 [num_pages, Hkv, 128, 64]; q_scale, k_scale: uint8 in `scale_layout`; kv_indices: int32 [N];
+      cu_seqlens_q, cu_seqlens_k, cu_page_offsets: int32 [B+1]; qo_offset: int32 [B]; head_scale: float32 [Hq].
+      path: "decode" or "prefill", the kernels to run. mask: 0 none, 1 causal with offset k_len - q_len, 2 causal with qo_offset.
+      implementation: "auto" (native before portable kernels), "portable", or "reference" on every platform.
+
+    Raises TypeError if shapes or dtypes do not fit, NotImplementedError when differentiated, ImportError when compiled for a CUDA GPU
+    without the library.
+    """
+    operands = same_varying_axes(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale)
+    return block_scores_p.bind(*operands, path=path, fp4_format=fp4_format, scale_layout=scale_layout, mask=int(mask), max_seqlen_q=int(max_seqlen_q),
+                               k_tiles=int(k_tiles), implementation=implementation)
+
+
+def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_layout):
+    """(dtype, shape) of every operand, by its name."""
+    tokens, heads_q, _ = q_shape
+    num_pages, heads_kv = k_shape[:2]
+    groups = GROUPS[fp4_format]
+    tile = (-(-groups // 4), 32, 4, 4)
+    scales = {"public": ((tokens, heads_q, groups), (num_pages, heads_kv, PAGE, groups)),
+              "preordered_mma": ((heads_q, -(-tokens // 128), *tile), (num_pages * heads_kv, 1, *tile))}[scale_layout]
+    shapes = ((tokens, heads_q, CODE_BYTES), (num_pages, heads_kv, PAGE, CODE_BYTES), *scales, (num_indices,), *((num_seqs + 1,),) * 3, (num_seqs,), (heads_q,))
+    dtypes = ("uint8",) * 4 + ("int32",) * 5 + ("float32",)
+    return dict(zip(OPERANDS, zip(dtypes, shapes, strict=True), strict=True))
+
+
+@block_scores_p.def_abstract_eval
+def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+    for name, value, allowed in (("path", path, PATHS), ("fp4_format", fp4_format, tuple(GROUPS)), ("scale_layout", scale_layout, ("public", "preordered_mma")),
+                                 ("mask", mask, (0, 1, 2)), ("implementation", implementation, IMPLEMENTATIONS)):
+        if value not in allowed:
+            raise ValueError(message(OP, name, repr(value), f"one of {allowed}", "Pass one of these."))
+    q, k, kv_indices, cu_seqlens_q = operands[0], operands[1], operands[4], operands[5]
+    for name, aval, rank in (("q", q, 3), ("k", k, 4), ("kv_indices", kv_indices, 1), ("cu_seqlens_q", cu_seqlens_q, 1)):
+        if aval.ndim != rank:
+            raise TypeError(message(OP, name, aval, f"rank {rank}", "Pass the operands of the custom call."))
+    want = operand_types(q.shape, k.shape, kv_indices.shape[0], cu_seqlens_q.shape[0] - 1, fp4_format, scale_layout)
+    for (name, (dtype, shape)), aval in zip(want.items(), operands, strict=True):
+        if aval.dtype != np.dtype(dtype) or tuple(aval.shape) != shape:
+            raise TypeError(message(OP, name, aval, f"{dtype}[{', '.join(map(str, shape))}]", "Pass the operands of the custom call."))
+        if any(axis is not None for axis in aval.sharding.spec):
+            raise TypeError(message(OP, name, f"sharding {aval.sharding.spec} over explicit mesh axes", "an unsharded array",
+                                    "Call the op inside jax.shard_map: each device scores its own tokens or its own heads, with no communication."))
+    if q.shape[1] % max(k.shape[1], 1):
+        raise TypeError(message(OP, "k", f"{k.shape[1]} heads beside {q.shape[1]} of q", "a divisor of q's heads", "Check axis 1 of both."))
+    # Derived from an operand's type, so that the result varies over the manual mesh axes that the operands vary over.
+    return q.update(shape=(q.shape[1], k_tiles, q.shape[0]), dtype=np.dtype("float32"), weak_type=False)
+
+
+def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, heads_kv, implementation):
+    """The attributes of the custom call, with the types the handler binds: str and int64."""
+    return {
+        "path": path,
+        "format": fp4_format,
+        "scale_layout": scale_layout,
+        "mask": np.int64(mask),
+        "max_seqlen_q": np.int64(max_seqlen_q),
+        "pages_per_pass": np.int64(pages_per_pass(num_indices, heads_kv) if path == "prefill" else 0),
+        "implementation": implementation,
+    }
+
+
+def _reference(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+    return block_scores_core(*operands, k_tiles=k_tiles, fp4_format=fp4_format, scale_layout=scale_layout, mask=mask)
+
+
+_lower_reference = mlir.lower_fun(_reference, multiple_results=False)
+
+
+def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+    if implementation == "reference":
+        return _lower_reference(ctx, *operands, path=path, fp4_format=fp4_format, scale_layout=scale_layout, mask=mask, max_seqlen_q=max_seqlen_q,
+                                k_tiles=k_tiles, implementation=implementation)
+    q, k, kv_indices, cu_seqlens_q = (ctx.avals_in[OPERANDS.index(name)] for name in ("q", "k", "kv_indices", "cu_seqlens_q"))
+    runtime.register_if_cuda()
+    size = scratch_bytes(path, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], kv_indices.shape[0])
+    # A result that nobody sees: XLA plans its memory, so that the call allocates nothing and may be part of a CUDA graph.
+    scratch = jax.core.ShapedArray((size,), np.dtype("uint8"))
+    rule = jax.ffi.ffi_lowering(runtime.BLOCK_SCORES)
+    return rule(ctx.replace(avals_out=[*ctx.avals_out, scratch]), *operands,
+                **attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, kv_indices.shape[0], k.shape[1], implementation))[:1]
+
+
+mlir.register_lowering(block_scores_p, _lower_reference)
+mlir.register_lowering(block_scores_p, _lower_cuda, platform="cuda")
+
+
+def _batch(operands, axes, **params):
+    """One call after another over the mapped axis; operands without it (usually the page pool) are shared, not copied."""
+    mapped = tuple(_axis_first(x, axis) for x, axis in zip(operands, axes) if axis is not batching.not_mapped)
+
+    def one(slices):
+        slices = iter(slices)
+        return block_scores_p.bind(*same_varying_axes(*(x if axis is batching.not_mapped else next(slices) for x, axis in zip(operands, axes))), **params)
+
+    return lax.map(one, mapped), 0
+
+
+def _axis_first(x, axis):
+    return x if axis == 0 else lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
+
+
+batching.primitive_batchers[block_scores_p] = _batch
+
+
+def _no_derivative(primals, tangents, **params):
+    raise NotImplementedError(f"{OP} selects what to attend to and has no derivative. Wrap its result or its arguments in jax.lax.stop_gradient, "
+                              "or compute it outside of the function that is differentiated.")
+
+
+ad.primitive_jvps[block_scores_p] = _no_derivative

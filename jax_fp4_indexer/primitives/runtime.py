@@ -1,0 +1,161 @@
+"""The FFI library and its cubins: finding, loading, registering with JAX, and whether this machine's GPU has kernels.
+
+Nothing happens at import. The library is loaded when a CUDA program is about to be compiled where a CUDA backend exists, when
+`unsupported_reason` is asked on a GPU, or by `register()`; a program for CUDA can be lowered without it.
+"""
+import ctypes
+import functools
+import pathlib
+import re
+import threading
+
+import jax
+import jax.export
+
+LIBRARY = "libjax_fp4_indexer_ffi.so"
+BLOCK_SCORES = "jax_fp4_indexer.block_scores.v1"
+TARGETS = (BLOCK_SCORES,)
+
+_REINSTALL = "reinstall jax_fp4_indexer (pip install --force-reinstall --no-deps jax-fp4-indexer), or pass implementation=\"reference\""
+_lock = threading.RLock()
+_state = {}         # "library": the loaded CDLL; "registered": platforms done
+
+
+def find(name, roots=None):
+    """The first `<root>/<name>` that exists, or None. Roots are the package's folders: an editable install has two, sources and built files."""
+    if roots is None:
+        import jax_fp4_indexer
+        roots = jax_fp4_indexer.__path__
+    return next((p for p in (pathlib.Path(root) / name for root in roots) if p.exists()), None)
+
+
+def runtime_api_version():
+    """1000 * major + minor of the FFI API that the installed jaxlib serves. JAX does not say it otherwise than in its headers."""
+    header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    numbers = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
+    return 1000 * int(numbers["MAJOR"]) + int(numbers["MINOR"])
+
+
+def check_version(built, runtime):
+    """Raises ImportError if a library built against FFI API `built` cannot serve a jaxlib of API `runtime`.
+
+    A runtime refuses newer handlers, and does so with an error about an unregistered target: say it before.
+    """
+    if built > runtime:
+        dotted = "{}.{}".format
+        raise ImportError(f"jax_fp4_indexer: {LIBRARY} was built for XLA FFI API {dotted(*divmod(built, 1000))}, but jaxlib {jax.lib.__version__} serves "
+                          f"{dotted(*divmod(runtime, 1000))}; upgrade jax and jaxlib, or build jax_fp4_indexer with this jaxlib's headers.")
+
+
+def load(roots=None):
+    """The library, loaded once a process. Raises ImportError, with a remedy, if it or its cubins are missing or it is too new for jaxlib."""
+    with _lock:
+        if "library" in _state:
+            return _state["library"]
+        path, manifest = find(f"_lib/{LIBRARY}", roots), find("cubins/manifest.json", roots)
+        if path is None:
+            raise ImportError(f"jax_fp4_indexer: {LIBRARY} is not in this installation; {_REINSTALL}.")
+        if manifest is None:
+            raise ImportError(f"jax_fp4_indexer: cubins/manifest.json is not in this installation; build the cubins (python -m jax_fp4_indexer.aot build), or {_REINSTALL}.")
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as e:
+            raise ImportError(f"jax_fp4_indexer: {path} does not load ({e}); {_REINSTALL}.") from e
+        check_version(library.jfi_ffi_api_version(), runtime_api_version())
+        _declare(library)
+        refused = library.jfi_set_cubin_dir(str(manifest.parent).encode())
+        if refused is not None:
+            raise ImportError(refused.decode())
+        _state["library"] = library
+        return library
+
+
+def _declare(library):
+    library.jfi_set_cubin_dir.restype, library.jfi_set_cubin_dir.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
+    library.jfi_choose_variant.argtypes = [ctypes.c_char_p] * 5 + [ctypes.c_int] * 2 + [ctypes.c_longlong, ctypes.c_char_p, ctypes.c_size_t]
+    library.jfi_block_scores_scratch_bytes.restype, library.jfi_block_scores_scratch_bytes.argtypes = ctypes.c_int64, [ctypes.c_int] + [ctypes.c_int64] * 4
+    library.jfi_block_scores_state_type_id.restype = library.jfi_block_scores_state_type_info.restype = ctypes.c_void_p
+
+
+def register(platform="CUDA", library=None):
+    """Registers the FFI targets with JAX, once. Raises ImportError as `load` does.
+
+    Lowering a program for a CUDA backend of this process does it by itself. A process that only runs programs exported elsewhere calls
+    it first. It may come before or after JAX has found its devices.
+    """
+    with _lock:
+        done = _state.setdefault("registered", set())
+        if platform in done:
+            return
+        library = library or load()
+        capsule = jax.ffi.pycapsule
+        # JAX wants the type of a handler's state before the handler.
+        jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {
+            "type_id": capsule(library.jfi_block_scores_state_type_id()), "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform=platform)
+        jax.ffi.register_ffi_target(BLOCK_SCORES, {
+            "instantiate": capsule(library.jfi_block_scores_instantiate), "prepare": capsule(library.jfi_block_scores_prepare),
+            "execute": capsule(library.jfi_block_scores_execute)}, platform=platform)
+        done.add(platform)
+
+
+def register_if_cuda():
+    """Called while a program is lowered for CUDA: registers where this process has a CUDA backend; elsewhere the program can only be
+    looked at or exported, and needs no library."""
+    try:
+        jax.devices("cuda")
+    except RuntimeError:
+        return
+    register()
+
+
+def choose_variant(capability, *, path="", fp4_format="", scale_layout="", implementation="auto", columns=1):
+    """What the handler would run on a GPU of compute capability (major, minor): ("sm_90a", "native", [kernel names]).
+
+    An empty string asks for any; `columns` is max_seqlen_q * Hq/Hkv. Raises LookupError, with what is shipped and a remedy, if there is
+    no such kernel, ImportError if there is no library. Needs no GPU.
+    """
+    text = ctypes.create_string_buffer(4096)
+    named = (s.encode() for s in ("block_scores", path, fp4_format, scale_layout, implementation))
+    if load().jfi_choose_variant(*named, *capability, columns, text, len(text)) != 0:
+        raise LookupError(text.value.decode())
+    arch, kind, *kernels = text.value.decode().split()
+    return arch, kind, kernels
+
+
+def capability_of(device):
+    """(major, minor) of a CUDA device of JAX, None for any other device."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def unsupported_reason():
+    """One sentence that says why the kernels cannot run on the default backend's GPU, and what to do; None if they can, or if there is none.
+
+    Where there is no CUDA GPU the reference is what runs, which is nothing to report.
+    """
+    if jax.default_backend() != "gpu":
+        return None
+    capability = capability_of(jax.local_devices()[0])
+    return None if capability is None else _unsupported(capability)
+
+
+@functools.lru_cache(maxsize=None)
+def _unsupported(capability):
+    try:
+        choose_variant(capability)
+    except (LookupError, ImportError) as e:
+        return _sentence(str(e))
+    return None
+
+
+def _sentence(text):
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def export_disabled_checks():
+    """For `jax.export.export(..., disabled_checks=...)`: JAX refuses to serialise custom calls whose stability nobody vouches for.
+
+    This package does: what a target's operands and attributes mean never changes; a change is a new target. The process that runs such
+    an artifact on a GPU calls `register()` first.
+    """
+    return tuple(jax.export.DisabledSafetyCheck.custom_call(target) for target in TARGETS)
