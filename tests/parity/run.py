@@ -1,0 +1,168 @@
+"""The whole case table on this machine's device, in one process, without pytest.
+
+    python tests/parity/run.py --make-oracle DIR            # anywhere: float64 oracles into DIR/oracle.npz
+    python tests/parity/run.py --oracle DIR --json out.json # on the GPU
+
+Prints a line per failing case and a summary. Exit status: 0 all bars hold, 1 something failed, 3 time ran out before the end.
+"""
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+from support import cases  # noqa: E402
+
+
+def parse(argv):
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--impl", default="decode,prefill,portable_decode,portable_prefill",
+                   help="comma-separated: decode, prefill, portable_decode, portable_prefill, auto, reference")
+    p.add_argument("--layout", default="public,preordered_mma")
+    p.add_argument("--format", choices=("nvfp4", "mxfp4"))
+    p.add_argument("--filter", default="", help="part of a case name; several, separated by commas")
+    p.add_argument("--size", choices=("small", "large"))
+    p.add_argument("--repeats", type=int, default=20, help="runs that must give the same bits (a quarter of it on outputs above 2^24 slots)")
+    p.add_argument("--scrambles", type=int, default=2, help="runs with other bytes wherever nothing counts")
+    p.add_argument("--extra", default="", help="comma-separated: contexts (scan, loop, donation; run first), huge (beyond 2^31)")
+    p.add_argument("--no-table", action="store_true", help="only what --extra names")
+    p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
+    p.add_argument("--workers", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 2)), help="threads that build and compile ahead")
+    p.add_argument("--oracle", help="folder of --make-oracle")
+    p.add_argument("--make-oracle", metavar="DIR")
+    p.add_argument("--json", help="write everything found to this file")
+    p.add_argument("--list", action="store_true")
+    return p.parse_args(argv)
+
+
+def ahead(pool, function, items, depth):
+    """function(item) in order, `depth` items computed ahead of the consumer."""
+    waiting = collections.deque()
+    for item in items:
+        waiting.append((item, pool.submit(function, item)))
+        if len(waiting) >= depth:
+            yield waiting.popleft()
+    while waiting:
+        yield waiting.popleft()
+
+
+class Summary:
+    """Counts per variant over the run, and the failures."""
+
+    def __init__(self):
+        self.variants = collections.defaultdict(lambda: dict(cases=0, passed=0, exact=0, exact_equal=0, slots=0, minus_inf=0, nan=0, inf=0, flushed=0,
+                                                             worst=0.0, worst_case=""))
+        self.counts, self.failures, self.not_run = collections.Counter(), [], []
+
+    def add(self, report):
+        bad = {v for v, _ in report.problems}
+        for v, r in report.results.items():
+            s = self.variants[v]
+            s["cases"] += 1
+            s["passed"] += v not in bad
+            s["exact"] += r.exact
+            s["exact_equal"] += r.exact and r.ok
+            for field in ("slots", "minus_inf", "nan", "inf", "flushed"):
+                s[field] += getattr(r, field)
+            if r.ok and r.worst > s["worst"]:
+                s["worst"], s["worst_case"] = r.worst, report.case
+        self.counts.update(report.counts)
+        for v, what in report.problems:
+            self.fail(report.case, v, what)
+
+    def fail(self, case, variant, what):
+        self.failures.append(dict(case=case, variant=variant, what=what))
+        print(f"FAIL {case} {variant}: {what}", flush=True)
+
+    def show(self, seconds):
+        for v, s in sorted(self.variants.items()):
+            print(f"{v:32s} {s['passed']}/{s['cases']} cases, exact {s['exact_equal']}/{s['exact']} bitwise, worst error {s['worst']:.2e} sum|terms| ({s['worst_case']}), "
+                  f"{s['slots']} slots, {s['minus_inf']} -inf, {s['nan']} NaN, {s['inf']} inf, {s['flushed']} flushed")
+        print("checks:", ", ".join(f"{k} {n}" for k, n in sorted(self.counts.items())) or "none")
+        print(f"{len(self.failures)} failures, {len(self.not_run)} cases not run, {seconds:.1f} s", flush=True)
+
+
+def run_table(args, chosen, summary, deadline):
+    import harness
+    import jax
+    import numpy as np
+    store = harness.OracleStore(Path(args.oracle) / "oracle.npz" if args.oracle else None)
+    implementations, layouts = args.impl.split(","), args.layout.split(",")
+
+    def prepare(case):
+        inp = case.build()
+        truth, stored = (None, True) if case.compare == "safe" else store.get(case, inp)
+        return inp, harness.Program(inp, implementations, layouts), truth, stored
+
+    canary = next(c for c in cases.table(fmt=args.format) if c.name.startswith("ragged_1-"))
+    steady = None
+    with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+        for case, future in ahead(pool, prepare, chosen, args.workers * 2):
+            if time.monotonic() > deadline:
+                summary.not_run.append(case.name)
+                future.cancel()
+                continue
+            try:
+                inp, program, truth, stored = future.result()
+                if not stored and args.oracle:
+                    summary.counts["oracles recomputed here"] += 1
+                large = np.prod(program.out_shape) > 2**24
+                summary.add(harness.run_case(case, inp, program, truth, args.repeats // 4 if large else args.repeats, args.scrambles))
+                if case.compare == "safe":      # the next ordinary call must still be right
+                    steady = steady or (canary, *prepare(canary)[:3])
+                    summary.add(harness.run_case(*steady, repeats=1, scrambles=0))
+            except Exception as error:          # a case that raises is a failure; later cases still run unless the device is gone
+                summary.fail(case.name, "all", f"{type(error).__name__}: {str(error).strip()[:600]}")
+                if args.json or "CUDA_ERROR" not in str(error):
+                    traceback.print_exc(limit=-3)
+                if "CUDA_ERROR_ILLEGAL" in str(error) or "CUDA_ERROR_LAUNCH_FAILED" in str(error):
+                    print("the device context is lost; run again with --filter to go on behind this case")
+                    jax.clear_caches()
+                    break
+
+
+def main(argv=None):
+    args = parse(argv)
+    chosen = cases.table(args.size, args.format, args.filter)
+    if args.list:
+        for c in chosen:
+            print(f"{c.name:36s} {c.size:6s} {c.compare:8s} {'exact' if c.exact else '':6s} {c.reason}")
+        return 0
+    start = time.monotonic()
+    import harness
+    import jax
+    if args.make_oracle:
+        Path(args.make_oracle).mkdir(parents=True, exist_ok=True)
+        path = Path(args.make_oracle) / "oracle.npz"
+        harness.OracleStore.save(path, chosen)
+        print(f"{path}: {len(chosen)} cases, {path.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - start:.1f} s")
+        return 0
+    device = jax.devices()[0]
+    print(f"jax {jax.__version__}, {platform.python_version()}, {device.device_kind}, {len(chosen)} cases", flush=True)
+    summary, deadline = Summary(), start + args.time_limit
+    extras = [x for x in args.extra.split(",") if x]
+    for name, module in (("contexts", "contexts"), ("huge", "huge")):
+        if name == "huge" and not args.no_table:
+            run_table(args, chosen, summary, deadline)
+        if name in extras:
+            for what, problem in __import__(module).run(args.impl.split(","), args.format):
+                summary.counts[name] += 1
+                if problem:
+                    summary.fail(name, what, problem)
+    summary.show(time.monotonic() - start)
+    if args.json:
+        found = dict(jax=jax.__version__, device=device.device_kind, capability=str(getattr(device, "compute_capability", "")), seconds=time.monotonic() - start,
+                     variants=summary.variants, checks=summary.counts, failures=summary.failures, not_run=summary.not_run)
+        Path(args.json).write_text(json.dumps(found, indent=1))
+    return 1 if summary.failures else 3 if summary.not_run else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
