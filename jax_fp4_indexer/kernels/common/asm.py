@@ -67,6 +67,11 @@ def bcast_half(a, high):
     return asm("{ .reg .b16 l, h; mov.b32 {l, h}, $1; mov.b32 $0, {" + f"{h}, {h}" + "}; }", [Int32], [a], "=r,r")
 
 
+def e4m3x2_to_f16x2(a):
+    """Two E4M3 bytes in the low half -> f16x2 of their magnitudes; NaN (0x7F, 0xFF) stays NaN, bit 7 plays no part (sm_89 and later)."""
+    return asm("{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, $1; cvt.rn.f16x2.e4m3x2 x, l; abs.f16x2 $0, x; }", [Int32], [a], "=r,r")
+
+
 # ---- floats
 def fmax_nan(a, b):
     """Maximum in which a NaN wins."""
@@ -76,6 +81,23 @@ def fmax_nan(a, b):
 def select_f32(a, b, flag):
     """flag (Int32) != 0 ? a : b"""
     return asm("{ .reg .pred q; setp.ne.b32 q, $3, 0; selp.f32 $0, $1, $2, q; }", [Float32], [a, b, flag], "=f,f,f,r")
+
+
+def pack64(low, high):
+    return asm("mov.b64 $0, {$1, $2};", [Int64], [low, high], "=l,r,r")
+
+
+def unpack64(a):
+    """(low, high) words."""
+    return asm("mov.b64 {$0, $1}, $2;", [Int32] * 2, [a], "=r,=r,l")
+
+
+def f32_bits(a):
+    return asm("mov.b32 $0, $1;", [Int32], [a], "=r,f")
+
+
+def bits_f32(a):
+    return asm("mov.b32 $0, $1;", [Float32], [a], "=f,r")
 
 
 def pow2_f32(e):
@@ -275,3 +297,35 @@ def sts64(addr, offset, value):
 
 def lds_s64(addr, offset=0):
     return asm(f"ld.shared.b64 $0, [$1+{offset}];", [Int64], [addr], "=l,r", pure=False)
+
+
+# ---- bf16 operands, bulk copies that stay in L2
+def bmul2(a, b):
+    return asm("mul.rn.bf16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
+def select(a, b, x, y):
+    """a == b ? x : y"""
+    return asm("{ .reg .pred p; setp.eq.b32 p, $1, $2; selp.b32 $0, $3, $4, p; }", [Int32], [a, b, x, y], "=r,r,r,r,r")
+
+
+def outside(x, low, span):
+    """1 where the unsigned x - low is above span, else 0."""
+    return asm("{ .reg .pred p; .reg .b32 d; sub.s32 d, $1, $2; setp.gt.u32 p, d, $3; selp.b32 $0, 1, 0, p; }", [Int32], [x, low, span], "=r,r,r,r")
+
+
+def sts_v4(addr, values):
+    asm("st.shared.v4.b32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "r,r,r,r,r")
+
+
+def bulk_load_shared_often(dst, src, nbytes, bar):
+    """Copy engine: nbytes from global src to shared dst, completing on bar; no cache hint, for what other CTAs read too."""
+    asm(f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {nbytes}, [$2];", [], [dst, src, bar], "r,l,r")
+
+
+def ldg_f32(addr, offset=0):
+    return asm(f"ld.global.nc.f32 $0, [$1+{offset}];", [Float32], [addr], "=f,l", pure=False)
+
+
+def ldg_f32(addr, offset=0):
+    return asm(f"ld.global.nc.f32 $0, [$1+{offset}];", [Float32], [addr], "=f,l", pure=False)

@@ -1,0 +1,230 @@
+"""Block scores, packed-query decode, sm_90a:
+
+    scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
+
+Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
+reduced between them. A warpgroup walks its units in order:
+
+| who | does |
+|---|---|
+| warp w, page ordinal o with o % 4 == w | waits for the four warps' maxima, reduces and stores the page's scores, refills its ring stage |
+| every warp | a slice of 32 keys: codes -> f16 operands in registers -> wgmma m64 n(columns) k16 against the staged columns -> maxima to shared memory |
+| every warp, on a page whose slice is not fully visible or not regular | the same maxima again in the general form, for the columns concerned |
+| all threads of the grid, at the end | -inf of blocks past a sequence and of padding tokens |
+
+Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The second m64 tile of a page runs in the
+tensor core under the decode of the next page's first. Named barriers (four a warpgroup) replace empty-stage mbarriers: a page's stage is free once
+its four warps have arrived, and no warp gets four pages ahead, because each of them waits once in four pages.
+
+A score is a function of its own query row and its block alone: a column takes the general form on a slice if it does not see all 32 keys, or if a scale of
+its own or of these keys asks for it, whatever the other columns are. Columns beyond `columns` (R * q_len large) are worked in further tiles,
+page by page, the page staying in its stage.
+
+Cost an SM and page with 16 columns: about 350 instructions a warp, 610 clocks, against 293 ns of memory (H200): arithmetic and reads overlap to about 320 ns.
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr
+
+from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, evict_first, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
+                          lds32, lds64, mbarrier_init, mbarrier_wait, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
+from ..common.args import BlockScoresArgs
+from ..common.decode_fill import fill_invisible
+from ..common.fixed import Fixed
+from ..common.kernel import BlockScoresKernel
+from ..common.sequences import table_from
+from . import wgmma
+from .decode_columns import Columns
+from .decode_config import SLOTS, DecodeConfig
+from .decode_pages import SLICE_END, Ring, Slice
+
+
+class Warp(Fixed):
+    """A warp's place."""
+
+    def __init__(self, config, shared, thread, tokens):
+        index = cute.arch.make_warp_uniform(thread // 32)
+        self.lane = thread % 32
+        self.g, self.t = self.lane // 4, self.lane % 4
+        self.group, self.warp = index // 4, index % 4
+        self.base = shared + self.group * config.warpgroup_bytes
+        self.barrier = self.group * SLOTS
+        self.policy = evict_first()
+        self.tokens = tokens
+
+
+class DecodeKernel(BlockScoresKernel):
+    cluster = (1, 1, 1)
+    grid = {"per_sm": 1}
+
+    def __init__(self, config: DecodeConfig):
+        reason = config.fits()
+        if reason:
+            raise ValueError(f"block_scores decode sm_90a, {config}: {reason}")
+        self.c = config
+        self.name = config.name
+        self.block = (config.threads, 1, 1)
+        self.dynamic_shared_bytes = config.shared_bytes
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        c = self.c
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        ctas, _, _ = cute.arch.grid_dim()
+        shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
+        w = Warp(c, shared, thread, args.tokens)
+        seqs = table_from(args, shared + c.warpgroups * c.warpgroup_bytes)
+        ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
+        seqs.load(thread, c.threads)
+        if (w.warp == 0) & (w.lane == 0):
+            for s in cutlass.range_constexpr(c.stages):
+                mbarrier_init(w.base + c.barriers + s * 8, 1)
+            fence_mbarrier_init()
+            fence_async_shared()
+        cute.arch.sync_threads()
+
+        # This warpgroup's units [u, stop)
+        total = seqs.total_units()
+        shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
+        each = total // shares
+        spare = total - each * shares
+        u = each * share + cutlass.min(share, spare)
+        stop = u + each
+        if share < spare:
+            stop = stop + 1
+        u, run_end, sequence, kv_head, block, index = seqs.find_run(u, stop, w.lane)
+        cursor = ring.start(w, u, run_end, index - u, kv_head, stop)
+        first = (w.warp + c.stages) % 4
+        if first < c.stages:
+            cursor = ring.refill(w, cursor, first, stop)
+
+        descriptor = wgmma.operand_descriptor(w.base + c.operand)
+        output = w.base + c.outputs + self.output_column(w) * 16
+        first_unit = u - block                      # of block 0 of the run
+        stage, phase, ordinal, tile = Int32(0), Int32(0), Int32(0), Int32(0)
+        acc1 = [Float32(0.0)] * (c.columns // 2)
+        best0 = [Float32(float("-inf"))] * (c.columns // 4)
+        left = [Int32(0)] * 2
+        while u < stop:
+            fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + (ordinal & 3))
+            last_fast = (fast - SLICE_END - 16 * w.warp) >> 7        # the last block whose slice every column sees in full
+            end, release = run_end, Int32(1)
+            if tiles > 1:
+                end = u + 1
+                if tile + 1 < tiles:
+                    release = Int32(0)
+            u0, stage0, phase0 = u, stage, phase
+            pending = Int32(0)
+            while u < end:
+                mbarrier_wait(w.base + c.barriers + stage * 8, phase)
+                buffer = w.base + stage * c.page_bytes
+                scales, new_left = part.scales(buffer)
+                # The last page's second tile ran while this page's first was decoded
+                operand = wgmma.fence(part.operand(buffer, 0, scales))
+                acc1 = wgmma.wait(acc1, 0)
+                best = part.maximum(best0, acc1)
+                acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
+                if pending != 0:
+                    cursor = self.combine(w, ring, part, best, left, ordinal - 1, stage, u - 1 - first_unit, last_fast, release, cursor, stop, output)
+                operand = wgmma.fence(part.operand(buffer, 1, scales))
+                acc1 = part.issue(operand, descriptor, acc1)
+                acc0 = wgmma.wait(acc0, 1)
+                best0 = part.maximum(None, acc0)
+                left = new_left
+                pending = Int32(1)
+                ordinal = ordinal + 1
+                u = u + 1
+                stage = stage + 1
+                if stage == c.stages:
+                    stage = Int32(0)
+                    phase = phase ^ 1
+            acc1 = wgmma.wait(acc1, 0)
+            if pending != 0:
+                cursor = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, stage, u - 1 - first_unit, last_fast, release, cursor,
+                                      stop, output)
+            if release != 0:
+                tile = Int32(0)
+                if (u >= run_end) & (u < stop):
+                    u, run_end, sequence, kv_head, block, index = seqs.find_run(u, stop, w.lane)
+                    first_unit = u - block
+            else:                                   # the same page again, against the next tile of columns
+                tile = tile + 1
+                u, stage, phase, ordinal = u0, stage0, phase0, ordinal - 1
+        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + thread, ctas * c.threads)
+
+    @cute.jit
+    def combine(self, w, ring, part, best, left, ordinal, stage_after, kb, last_fast, release, cursor, stop, output):
+        """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage."""
+        c = self.c
+        slot = ordinal & 3
+        stage = stage_after - 1
+        if stage < 0:
+            stage = Int32(c.stages - 1)
+        buffer = w.base + stage * c.page_bytes
+        maxima = w.base + c.maxima + slot * (c.columns * 128)
+        mine = maxima + w.warp * 512 + w.lane * 16
+        if const_expr(c.format == "mxfp4"):
+            k_factor = bits_f32(left[0])
+            for n in cutlass.range_constexpr(c.columns // 8):
+                q_factors = lds64(w.base + c.factors + w.t * 8, n * 32)
+                for x in cutlass.range_constexpr(2):
+                    best[2 * n + x] = fmul(fmul(best[2 * n + x], k_factor), bits_f32(q_factors[x]))
+        for i in cutlass.range_constexpr(c.columns // 16):
+            sts128_f32(mine + i * 2048, best[4 * i:4 * i + 4])
+        if (kb > last_fast) | (left[1] != 0):
+            part.general(w, buffer, kb, left[1], maxima)
+        if slot == w.warp:
+            bad = lds32(w.base + c.page_ids + stage * 4)
+            bar_sync(w.barrier + slot, 128)
+            if release != 0:
+                cursor = ring.refill(w, cursor, stage, stop)
+            values = []
+            for i in cutlass.range_constexpr(c.columns // 16):
+                v = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
+                values += [fmax_nan(fmax_nan(v[0][x], v[1][x]), fmax_nan(v[2][x], v[3][x])) for x in range(4)]
+            self.store(w, self.reduce_rows(w, values), bad, kb, output)
+        else:
+            bar_arrive(w.barrier + slot, 128)
+        return cursor
+
+    def reduce_rows(self, w, values):
+        """Maxima over the 8 row groups, scattered: see output_column."""
+        for bit in (16, 8, 4):
+            half = len(values) // 2
+            if half:
+                flag = and_(w.lane, bit)
+                keep = [select_f32(b, a, flag) for a, b in zip(values[:half], values[half:])]
+                send = [select_f32(a, b, flag) for a, b in zip(values[:half], values[half:])]
+                values = [fmax_nan(a, shfl_xor_f32(b, bit)) for a, b in zip(keep, send)]
+            else:
+                values = [fmax_nan(values[0], shfl_xor_f32(values[0], bit))]
+        return values
+
+    def output_column(self, w):
+        """The column whose score a lane holds after reduce_rows (with 64 columns: this one and the next; with 16: lanes without bit 2)."""
+        values, v = self.c.columns // 4, Int32(0)
+        for bit in (16, 8, 4):
+            values = values // 2
+            v = v + (w.lane // bit % 2) * values
+        return v // 2 * 8 + 2 * w.t + v % 2
+
+    @cute.jit
+    def store(self, w, values, bad, kb, output):
+        c = self.c
+        for i in cutlass.range_constexpr(len(values)):
+            low, high, visible, scale = lds128(output, i * 16)
+            address = pack64(low, high)
+            r = values[i]
+            if const_expr(c.format == "nvfp4"):
+                r = fmul(r, Float32(16384.0))
+            r = fmul(r, bits_f32(scale))
+            if bad != 0:
+                r = Float32(float("nan"))
+            if visible <= kb * 128:
+                r = Float32(float("-inf"))
+            holds = address != 0
+            if const_expr(c.columns == 16):
+                holds = holds & ((w.lane & 4) == 0)
+            if holds:
+                stg_f32(address + Int64(kb) * (Int64(w.tokens) * 4), r)

@@ -1,0 +1,152 @@
+"""Pages of one warpgroup: the ring that brings them, and what a warp computes from one.
+
+A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring stage. Warp w of the warpgroup owns keys 16w .. 16w+15 and
+64+16w .. 64+16w+15 (two m16 tiles, its *slice*). Lane (g, t) = (lane / 4, lane % 4) reads bytes 16t .. 16t+15 of rows g and g + 8 of a tile.
+
+Key operand: nvfp4 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits: exact in f16. mxfp4 value * 2^(byte - base + 1), base =
+the largest byte of the slice; exact where the smallest is at most 24 below it, and within one f32 factor where base is in 47 .. 235. A slice
+outside that is not regular, and the warp takes its maxima from the general form (exact_rows.py).
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr
+
+from ..common.asm import (bcast_half, bulk_load, count_le, e4m3x2_to_f16x2, fmax_nan, imad, ldg32, lds128, lds32,
+                          lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32)
+from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
+from ..common.fixed import Fixed
+from . import wgmma
+
+K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
+K_BASE_MIN, K_BASE_MAX = 47, 235
+SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
+
+
+def nvfp4_scales(raw):
+    pair = e4m3x2_to_f16x2(raw)
+    return [bcast_half(pair, False), bcast_half(pair, True)]
+
+
+class Ring(Fixed):
+    """Copies of a warpgroup's pages. Warp w issues those of page ordinals o with o % 4 == (w + stages) % 4."""
+
+    def __init__(self, config, args, seqs):
+        self.c, self.seqs = config, seqs
+        self.k, self.k_scale, self.ids = args.k.toint(), args.k_scale.toint(), args.kv_indices.toint()
+        self.num_pages, self.heads_kv = args.num_pages, args.heads_kv
+
+    def start(self, w, unit, run_end, delta, head, stop):
+        """The warp's cursor at its first page: [unit, end of its run, list index - unit, KV head, page id]. Given: the warpgroup's first run."""
+        return self.settle(w, [unit, run_end, delta, head, Int32(0)], (w.warp + self.c.stages) % 4, stop)
+
+    @cute.jit
+    def settle(self, w, cursor, ahead, stop):
+        """The cursor moved on by `ahead` existing units, and that unit's page id on its way."""
+        u, end, delta, head, page_id = cursor
+        u = u + ahead
+        while (u >= end) & (end < stop):
+            beyond = u - end
+            u, end, _, head, _, index = self.seqs.find_run(end, stop, w.lane)
+            delta = index - u
+            u = u + beyond
+        if u < stop:
+            page_id = ldg32(self.ids + Int64(u + delta) * 4)
+        return [u, end, delta, head, page_id]
+
+    @cute.jit
+    def refill(self, w, cursor, stage, stop):
+        """Copy the cursor's page into a stage, and move on by four units."""
+        c = self.c
+        u, end, delta, head, page_id = cursor
+        if u < stop:
+            if w.lane == 0:
+                bar = w.base + c.barriers + stage * 8
+                bad = (page_id < 0) | (page_id >= self.num_pages)
+                sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
+                if bad:
+                    mbarrier_arrive(bar)            # nothing to read: the block is NaN where it is visible
+                else:
+                    page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
+                    buffer = w.base + stage * c.page_bytes
+                    mbarrier_expect_tx(bar, c.page_bytes)
+                    bulk_load(buffer, self.k + page * 8192, 8192, bar, w.policy)
+                    bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, w.policy)
+        return self.settle(w, cursor, Int32(4), stop)
+
+
+class Slice(Fixed):
+    """A warp's slice of a page."""
+
+    def __init__(self, config, w):
+        c = self.c = config
+        row = w.warp * 16 + w.g
+        if c.scale_layout == "public":
+            self.scale_offset = row * c.groups + w.t * (c.groups // 4)
+            self.tile_step, self.half_step = 64 * c.groups, 8 * c.groups
+        else:
+            first = w.t * (c.groups // 4)
+            self.scale_offset = (first // 4) * 512 + (row % 32) * 16 + (row // 32) * 4 + first % 4
+            self.tile_step, self.half_step = 8, 128
+        self.code_offset = w.warp * 1024 + w.lane * 16
+
+    def scales(self, buffer):
+        """Scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then what is left over for the maxima: (factor, nonzero if not regular) for mxfp4."""
+        c = self.c
+        at = buffer + 8192 + self.scale_offset
+        if c.format == "nvfp4":
+            return [[nvfp4_scales(lds_u16(at, i * self.tile_step + x * self.half_step)) for x in range(2)] for i in range(2)], []
+        b = [[lds_u8(at, i * self.tile_step + x * self.half_step) for x in range(2)] for i in range(2)]
+        base = redux("max", cutlass.max(cutlass.max(b[0][0], b[0][1]), cutlass.max(b[1][0], b[1][1])))
+        least = cutlass.min(cutlass.min(b[0][0], b[0][1]), cutlass.min(b[1][0], b[1][1]))
+        irregular = count_le(least + (K_WINDOW + 1), base) | outside(base, K_BASE_MIN, K_BASE_MAX - K_BASE_MIN)
+        shift = imad(30 - base, 0x04000400, Int32(0))
+        # acc * 2^(base - 134) * 2^(column base - 134) is the score: 268 = 2 * 127 + 13 + 1
+        return [[[imad(b[i][x], 0x04000400, shift)] * 2 for x in range(2)] for i in range(2)], [(base - 7) << 23, irregular]
+
+    def operand(self, buffer, tile, scales):
+        """The 32 registers of a tile's keys: eight A fragments."""
+        lo, hi = lds128(buffer + self.code_offset, tile * 4096), lds128(buffer + self.code_offset, tile * 4096 + 512)
+        return [r for f in key_operands(lo, hi, scales[tile]) for r in f]
+
+    def issue(self, operand, descriptor, acc):
+        """The matrix instructions of one tile, one commit group; asynchronous."""
+        for s in range(8):
+            acc = wgmma.mma(acc, operand[4 * s:4 * s + 4], descriptor + s * (wgmma.step_bytes(self.c.columns) >> 4), self.c.columns, s > 0)
+        wgmma.commit()
+        return acc
+
+    def maximum(self, best, acc):
+        """Of rows g and g + 8: value 2 n + x belongs to column 8 n + 2 t + x."""
+        m = [fmax_nan(acc[4 * (v // 2) + v % 2], acc[4 * (v // 2) + v % 2 + 2]) for v in range(self.c.columns // 4)]
+        return m if best is None else [fmax_nan(a, b) for a, b in zip(best, m)]
+
+    @cute.jit
+    def general(self, w, buffer, kb, irregular, maxima):
+        """Replace this warp's maxima (already stored at `maxima`) of the columns that the fast form does not serve on this page."""
+        c = self.c
+        key = kb * 128 + w.warp * 16 + w.g
+        last = kb * 128 + SLICE_END - 1 + w.warp * 16
+        at = buffer + 8192 + self.scale_offset
+        for n in cutlass.range(c.columns // 8, unroll=1):
+            visible0, fast0, visible1, fast1 = lds128(w.base + c.limits + n * 64 + w.t * 16)
+            if const_expr(c.format == "nvfp4"):
+                q = w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4
+                b = [lds32(q, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K) for x in range(16)]
+            else:
+                b = query_operands(lds128(w.base + c.raw_codes + n * 512 + w.g * 64 + w.t * 16))
+                q_byte = lds_u8(w.base + c.raw_scales + n * 32 + w.g * 4 + w.t)
+            best = [Float32(float("-inf"))] * 2
+            for i in cutlass.range(2, unroll=1):
+                codes = buffer + self.code_offset + i * 4096
+                lo, hi = lds128(codes), lds128(codes, 512)
+                scale = at + i * self.tile_step
+                if const_expr(c.format == "nvfp4"):
+                    scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * self.half_step)) for x in range(2)], b)
+                else:
+                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, self.half_step), b, q_byte, w.lane)
+                best = counted_maximum(best, scores, key + i * 64, [visible0 - 1, visible1 - 1])
+            out = maxima + (n // 2) * 2048 + w.warp * 512 + w.lane * 16 + (n % 2) * 8
+            if (fast0 <= last) | (irregular != 0):
+                sts_f32(out, 0, best[0])
+            if (fast1 <= last) | (irregular != 0):
+                sts_f32(out, 4, best[1])

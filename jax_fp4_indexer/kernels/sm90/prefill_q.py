@@ -1,0 +1,66 @@
+"""The query side of the staged prefill: warps 1..3 widen an item's 256 rows into a slot of the Q ring, straight from codes and scales.
+
+A slot holds four tiles of 64 rows x 128 elements, bf16, 128-byte swizzle, K-major: 16-byte piece c of row r of a tile lies at
+`(c // 8) * 8192 + (r // 8) * 1024 + (r % 8) * 128 + ((c % 8) ^ (r % 8)) * 16`. A lane takes 16 bytes of codes (32 elements, 4 pieces), a warp 8 rows
+at a time. Rows that do not exist (head or token past the end) repeat one that does; nobody stores their scores.
+
+Beside the rows the slot carries the item's description, 12 words that the consumers read:
+    0 page   1 pages (of this CTA's share)   2 key   3 k_len   4 token   5 token_end   6 head   7 head_end   8 log2(tile width)   9-11 unused
+(token + j sees the keys up to min(k_len - 1 - j, key) + j; kernels/common/walk.py)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr
+
+from ..common.asm import ldg_v4, sts_v4
+from ..common.widen import groups_of, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
+
+WIDENERS = 3                    # warps
+ROWS = 256
+SLOT_BYTES = ROWS * 256
+ITEM_BYTES = 48
+BATCH = 6                       # blocks of 8 rows whose loads a warp has in flight
+
+
+@cute.jit
+def scale_address(args, token: Int32, head: Int32, part: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr):
+    """Address of the scale bytes of quarter `part` of a query row."""
+    groups = groups_of(fmt)
+    group = part * (groups // 4)
+    if const_expr(scale_layout == "public"):
+        at = (Int64(token) * Int64(args.heads_q) + Int64(head)) * groups + Int64(group)
+    else:
+        tile = Int64(head) * Int64((args.tokens + 127) // 128) + Int64(token // 128)
+        at = tile * tile_bytes(fmt) + Int64(tiled_offset(token % 128, group))
+    return args.q_scale.toint() + at
+
+
+@cute.jit
+def describe(desc: Int32, item, pages: Int32):
+    """One thread writes the item's description."""
+    sts_v4(desc, [item.page, pages, item.key, item.k_len])
+    sts_v4(desc + 16, [item.token, item.token_end, item.head, item.head_end])
+    sts_v4(desc + 32, [item.log2, Int32(0), Int32(0), Int32(0)])
+
+
+@cute.jit
+def widen_item(args, item, slot: Int32, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr):
+    """This warp's (0 .. WIDENERS - 1) part of the rows of an item; slot: shared address."""
+    part, row8 = lane % 4, lane // 4
+    base = slot + row8 * 128 + (part // 2) * 8192
+    for first in cutlass.range(warp, ROWS // 8, WIDENERS * BATCH, unroll=1):
+        words, scales = [], []
+        for i in cutlass.range_constexpr(BATCH):
+            block = cutlass.min(first + WIDENERS * i, ROWS // 8 - 1)
+            row = block * 8 + row8
+            token = cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1)
+            head = cutlass.min(item.head + (row >> item.log2), item.head_end - 1)
+            words.append(ldg_v4(args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64 + Int64(part * 16)))
+            scales.append(load_scales(scale_address(args, token, head, part, fmt, scale_layout), fmt))
+        for i in cutlass.range_constexpr(BATCH):
+            block = first + WIDENERS * i
+            if block < ROWS // 8:
+                factors = query_scales_of_quarter(scales[i], fmt)
+                dst = base + (block // 8) * 16384 + (block % 8) * 1024
+                for j in cutlass.range_constexpr(4):
+                    sts_v4(dst + (((part % 2) * 4 + j) ^ row8) * 16, widen_word(words[i][j], factors[j // 2]))
