@@ -1,0 +1,145 @@
+"""Block scores on any GPU since Ampere: scores[hq, kb, tq] = max over the visible keys of block kb of q[tq, hq] . k, times head_scale[hq].
+
+mma.sync m16n8k16 on operands that a warp loads for itself, 16 bytes a lane; no barrier after the start, nothing that sm_80 lacks.
+Every warp has the same role. It goes through *visits*: some pages of one KV head of one sequence against query columns of that head, up to
+8 * column_tiles of them at a time (their operands stay in registers), more in turn. What a column sees is decided per column, so a visit is
+right for any number of queries and heads. The next load is in flight while 16 * batch keys are multiplied.
+
+| form | visits come from | columns of a warp | -inf fill |
+|---|---|---|---|
+| decode | all (page, KV head) units, cut evenly over CTAs, dealt to their warps in turn | (head, query) of the whole sequence, query fastest | decode_fill |
+| prefill | the plan's steps (kernels/common/plan.py), cut evenly over warps | one item's rows | fill |
+| fixup | as prefill, only if the header says so; scores only what the window of the fast prefill excludes | an item's rows, 8 * column_tiles at a time | none |
+
+`operands.py` says how bytes become operands. A page whose keys all count for all columns takes the straight-line path; any other page,
+and in mxfp4 a page with a scale byte outside the operand window, takes `careful_page`, which decides per key and column. Both give the same bits.
+"""
+import dataclasses
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr
+
+from ..common.asm import evict_first, ldg32
+from ..common.decode_fill import fill_invisible
+from ..common.fill import fill_rest
+from ..common.kernel import BlockScoresKernel
+from ..common.plan import scratch_layout
+from ..common.sequences import TABLE_BYTES, table_from
+from ..common.walk import Position, load_item, next_position, share, start
+from .pages import Pages, Tile
+
+FORMS = ("decode", "prefill", "fixup")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """column_tiles: n8 tiles of a warp; batch: m16 tiles loaded at once; convert: the target has E4M3 conversions (sm_89 and later);
+    plan_rows: rows_per_item of the plan that is walked (prefill, fixup)."""
+    form: str
+    format: str
+    scale_layout: str
+    column_tiles: int = 2
+    convert: bool = False
+    plan_rows: int = 32
+    warps: int = 12
+    batch: int = 4
+
+    def __post_init__(self):
+        if self.form not in FORMS:
+            raise ValueError(f"portable block scores: form must be one of {FORMS}, got {self.form!r}")
+        if self.column_tiles not in (1, 2, 4):
+            raise ValueError(f"portable block scores: column_tiles must be 1, 2 or 4 (a lane keeps one column), got {self.column_tiles}")
+        if self.batch not in (1, 2, 4):
+            raise ValueError(f"portable block scores: batch must be 1, 2 or 4 (an even number of batches a page), got {self.batch}")
+        if self.form != "decode" and (self.plan_rows % (8 * self.column_tiles) or self.plan_rows & (self.plan_rows - 1)):
+            raise ValueError(f"portable block scores: plan_rows must be a power of two and a multiple of {8 * self.column_tiles}, got {self.plan_rows}")
+
+    @property
+    def columns(self):
+        return 8 * self.column_tiles
+
+
+class PortableBlockScores(BlockScoresKernel):
+    def __init__(self, **config):
+        self.c = c = Config(**config)
+        self.name = f"block_scores.portable_{c.form}.{c.format}.{c.scale_layout}.n{c.columns}"
+        self.block = (32 * c.warps, 1, 1)
+        self.grid = {"per_sm": 1}
+        self.dynamic_shared_bytes = TABLE_BYTES if c.form == "decode" else 0
+        self.pages = Pages(c)
+
+    @cute.kernel
+    def kernel(self, args):
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        ctas, _, _ = cute.arch.grid_dim()
+        warp = cute.arch.make_warp_uniform(tid // 32)
+        if const_expr(self.c.form == "decode"):
+            self.decode(args, tid, cta, ctas, warp)
+        else:
+            self.prefill(args, tid, cta, ctas, warp)
+
+    # ------------------------------------------------------------ decode
+    @cute.jit
+    def decode(self, args, tid, cta, ctas, warp):
+        W = self.c.warps
+        seqs = table_from(args, cute.arch.get_dyn_smem(cutlass.Uint8, 16).toint())
+        seqs.load(tid, W * 32)
+        cute.arch.sync_threads()
+        total = Int64(seqs.total_units())
+        lo = Int32(total * Int64(cta) // Int64(ctas))
+        hi = Int32(total * Int64(cta + 1) // Int64(ctas))
+        policy = evict_first()
+        u = lo + warp
+        while u < hi:
+            u = self.run_of_units(args, seqs, u, hi, policy, tid % 32)
+        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * (W * 32) + tid, ctas * (W * 32))
+
+    @cute.jit
+    def run_of_units(self, args, seqs, u, stop, policy, lane):
+        """This warp's turns (every W-th unit) in the first run of units from its turn u on. Returns its next turn."""
+        W = self.c.warps
+        first, end, b, kv, kb, index = seqs.find_run(u, stop, lane)
+        # units that do not exist are passed over by whole rounds, so that every warp keeps its turn
+        skip = (first - u + W - 1) // W * W - (first - u)
+        u = first + skip
+        if u < end:
+            token, q_len = seqs.queries(b)
+            k_len = seqs.key_count(b)
+            ratio = args.heads_q // args.heads_kv
+            tile = Tile(Int32(0), q_len, token, token + q_len, kv * ratio, kv * ratio + ratio, k_len, seqs.offset(b, k_len, q_len), kv, index - kb)
+            count = (end - u + W - 1) // W
+            while tile.first < q_len * ratio:
+                self.pages.visit(args, tile, kb + skip, count, W, policy, lane)
+                tile = dataclasses.replace(tile, first=tile.first + self.c.columns)
+            u = u + count * W
+        return u
+
+    # ------------------------------------------------------------ prefill, fixup
+    @cute.jit
+    def prefill(self, args, tid, cta, ctas, warp):
+        c = self.c
+        rows_log2 = c.plan_rows.bit_length() - 1
+        lane = tid % 32
+        layout = scratch_layout(args)
+        worker, workers = cta * c.warps + warp, ctas * c.warps
+        step, left = share(args, worker, workers)
+        if const_expr(c.form == "fixup"):
+            if ldg32(args.scratch.toint(), 8) == 0:
+                left = Int32(0)
+        at, skip = Position(Int32(0), Int32(0), Int32(0)), Int32(0)
+        if left > 0:
+            at, skip = start(args, layout, step)
+        while left > 0:
+            item = load_item(args, layout, at, skip, rows_log2)
+            count = cutlass.min(item.pages, left)
+            for part in cutlass.range(c.plan_rows // c.columns, unroll=1):
+                tile = Tile(part * c.columns, item.log2, item.token, item.token_end, item.head, item.head_end, item.k_len, item.key, item.kv, item.flat)
+                if (count > 0) & (item.head + (tile.first >> item.log2) < item.head_end):
+                    self.pages.visit(args, tile, item.page, count, 1, Int64(0), lane)
+            left = left - count
+            skip = Int32(0)
+            at = next_position(args, at, item)
+        if const_expr(c.form == "prefill"):
+            fill_rest(args, layout, Int64(worker), Int64(workers), lane)
