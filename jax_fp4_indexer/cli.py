@@ -1,14 +1,13 @@
 """`jax-fp4-indexer demo | doctor | bench`: the command line. Each command imports what it needs when it runs."""
 import click
 
-from jax_fp4_indexer import __version__
 
 FORMATS = ("nvfp4", "mxfp4")
 LAYOUTS = ("public", "preordered_mma")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(__version__, prog_name="jax-fp4-indexer")
+@click.version_option(package_name="jax-fp4-indexer")
 def main():
     """FP4 block scores for sparse attention in JAX."""
 

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import jax_fp4_indexer as jfi
+from jax_fp4_indexer.doctor import kernel_for
 
 HEADS_Q, HEADS_KV, QUERIES, D, PAGE = 8, 2, 4, 128, 128
 PLANTED = 6                     # passages a sequence and KV head
@@ -131,7 +132,7 @@ def picture(path, context, scores, chosen, fmt):
         ax.scatter(context.planted[0, h // ratio], np.full(PLANTED, h), s=14, marker="|", color="red", label="planted" if h == 0 else None)
     ax.set(xlabel="key block (128 tokens)", ylabel="query head", title=f"{fmt} block scores, {context.k_lens[0]} tokens, last query")
     fig.colorbar(image, ax=ax, label="max q.k")
-    ax.legend(loc="upper right", framealpha=0.9)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=110)
     plt.close(fig)
@@ -142,7 +143,7 @@ def run(context=None, top_k=16, seed=0, out="out"):
     console = Console(width=130)
     gpu = jax.default_backend() == "gpu"
     longest = context or (262144 if gpu else 32768)
-    implementation = jfi.describe_implementation()
+    implementation = kernel_for("decode", "nvfp4", QUERIES * HEADS_Q // HEADS_KV, "public")
     console.print(f"{jax.devices()[0].device_kind}: block scores run by {implementation}")
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("making the context", total=4)

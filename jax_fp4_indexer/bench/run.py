@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 
 import jax
-import jax_fp4_indexer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -56,7 +55,7 @@ def run(cases, formats, layouts, implementation, *, warmup, iters, repeats, xla,
     console = Console(width=150)
     ceilings = timing.limits() if limits else None
     if ceilings:
-        console.print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, jax_fp4_indexer {jax_fp4_indexer.__version__}: "
+        console.print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, implementation {implementation or 'auto'}: "
                       f"copy {ceilings['copy_gbs']:.0f} GB/s, read {ceilings['read_gbs']:.0f} GB/s, bf16 GEMM {ceilings['gemm_tflops']:.1f} TFLOP/s")
     todo = [(case, fmt, layout) for case in cases for fmt in formats for layout in layouts]
     rows = []
@@ -68,7 +67,7 @@ def run(cases, formats, layouts, implementation, *, warmup, iters, repeats, xla,
     show = lambda x, form: "-" if x is None else format(x, form)
     for r in rows:
         table.add_row(r["case"], r["format"], r["scale_layout"], show(r["median_us"], ".1f"), show(r["spread_us"], ".1f"), show(r["sustained_us"], ".1f"),
-                      show(r["limit_us"], ".1f"), show(r["fraction"], ".0%"), show(r["tflops"], ".1f"), show(r["gbs"], ".0f"), show(r["xla_us"], ".0f"), show(r["published_us"], ".1f"))
+                      show(r["limit_us"], ".1f"), show(r["fraction"], ".0%"), show(r["tflops"], ".4g"), show(r["gbs"], ".4g"), show(r["xla_us"], ".0f"), show(r["published_us"], ".1f"))
     console.print(table)
     if json_path:
         path = pathlib.Path(json_path)

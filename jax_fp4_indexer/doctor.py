@@ -1,0 +1,97 @@
+"""What this machine is, which kernel each op would use here, what is missing and how to get it."""
+import importlib.metadata
+import json
+import platform
+
+import jax
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jax_fp4_indexer.primitives import runtime
+
+# (path, an example of a call that takes it, columns = max_seqlen_q * Hq / Hkv)
+CALLS = (("decode", "q_len 4, heads 4/1", 16), ("decode", "q_len 8, heads 16/1", 128), ("prefill", "q_len 8192, heads 64/4", 8192 * 16))
+FORMATS = ("nvfp4", "mxfp4")
+
+
+def kernel_for(path, fmt, columns, layout="preordered_mma"):
+    """One phrase: what a call of this kind runs on the default device."""
+    device = jax.devices()[0]
+    capability = runtime.capability_of(device) if jax.default_backend() == "gpu" else None
+    if capability is None:
+        return f"the jnp reference (no CUDA GPU; JAX runs on {jax.default_backend()})"
+    reason = runtime.unsupported_reason()
+    if reason:
+        return f"the jnp reference ({reason})"
+    arch, kind, kernels = runtime.choose_variant(capability, path=path, fp4_format=fmt, scale_layout=layout, columns=columns)
+    return f"{kind} {arch} kernels {' + '.join(kernels)}"
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def gpu_facts():
+    """Rows (name, value) from the driver through cuda-python, or the reason why there are none."""
+    try:
+        from cuda.bindings import driver as cu
+    except ImportError:
+        return [("driver facts", 'cuda-python is not installed: pip install "jax-fp4-indexer[bench]" shows driver version, SM count and memory')]
+    try:
+        error, = cu.cuInit(0)
+    except Exception as failure:            # the bindings raise RuntimeError or their own type where libcuda is absent
+        return [("driver", f"no CUDA driver (libcuda.so.1): {str(failure).splitlines()[0]}")]
+    if error != cu.CUresult.CUDA_SUCCESS:
+        return [("driver", f"cuInit answers {error.name}")]
+    attribute = cu.CUdevice_attribute
+    version = cu.cuDriverGetVersion()[1]
+    rows = [("driver", f"CUDA {version // 1000}.{version % 1000 // 10}")]
+    for i in range(cu.cuDeviceGetCount()[1]):
+        device = cu.cuDeviceGet(i)[1]
+        get = lambda name: cu.cuDeviceGetAttribute(getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)[1]
+        name = cu.cuDeviceGetName(128, device)[1].decode().rstrip("\0")
+        rows.append((f"GPU {i}", f"{name}, compute capability {get('COMPUTE_CAPABILITY_MAJOR')}.{get('COMPUTE_CAPABILITY_MINOR')}, {get('MULTIPROCESSOR_COUNT')} SMs, "
+                                 f"{get('L2_CACHE_SIZE') / 2**20:.0f} MiB L2, {get('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN') // 1024} KiB shared memory a CTA, "
+                                 f"{cu.cuDeviceTotalMem(device)[1] / 2**30:.0f} GiB"))
+    return rows
+
+
+def library_facts():
+    """Rows about the FFI library and the cubins, each problem with its remedy."""
+    rows = []
+    try:
+        library = runtime.load()
+        rows.append(("FFI library", f"built for XLA FFI API {library.jfi_ffi_api_version() / 1000:.3g}, jaxlib serves {runtime.runtime_api_version() / 1000:.3g}"))
+    except ImportError as error:
+        return [("FFI library", str(error))]
+    manifest = json.loads(runtime.find("cubins/manifest.json").read_text())
+    archs = {}
+    for kernel in manifest["kernels"]:
+        archs.setdefault(kernel["arch"], []).append(kernel["name"])
+    rows.append(("cubins", ", ".join(f"{arch} ({len(names)})" for arch, names in sorted(archs.items())) + f"; DSL {manifest['dsl']}"))
+    return rows
+
+
+def run():
+    """Print the report; 0 if every op has something to run, 1 if something is missing that should be there."""
+    console = Console(width=150)
+    table = Table(title="jax-fp4-indexer doctor", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("machine", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    table.add_row("jax", f"{jax.__version__}, jaxlib {jax.lib.__version__}, backend {jax.default_backend()}: {', '.join(sorted({d.device_kind for d in jax.devices()}))}")
+    plugins = [f"{name} {_version(name)}" for name in ("jax-cuda13-plugin", "jax-cuda12-plugin") if _version(name)]
+    table.add_row("CUDA plugin", escape(", ".join(plugins) if plugins else 'none installed; for an NVIDIA GPU: pip install "jax-fp4-indexer[cuda13]" (or cuda12)'))
+    facts = library_facts()
+    for name, value in [*gpu_facts(), *facts]:
+        table.add_row(name, escape(value))
+    for path, example, columns in CALLS:
+        for fmt in FORMATS:
+            table.add_row(f"block scores, {path}, {fmt}", f"{example}: {kernel_for(path, fmt, columns)}")
+    console.print(table)
+    missing = len(facts) == 1 or runtime.unsupported_reason() is not None
+    return 1 if missing else 0
