@@ -170,7 +170,9 @@ def _page_maxima(q_rows, q_scale, k_codes, k_scale, last, fp4_format):
     score = sum_groups(dots, q_scale, k_scale, fp4_format)                       # [Hkv, rows, keys]
     visible = jnp.arange(PAGE, dtype=jnp.int32) <= last[:, None]                   # [chunk, keys]
     score = score.reshape(score.shape[0], -1, *visible.shape)
-    return jnp.max(jnp.where(visible, score, -jnp.inf), axis=-1).reshape(score.shape[0], -1)
+    score = jnp.where(visible, score, -jnp.inf)
+    # NaN is selected apart: XLA:CPU (seen in jaxlib 0.10.2) drops it from a maximum that it fuses and vectorises.
+    return jnp.where(jnp.isnan(score).any(-1), jnp.nan, jnp.max(score, axis=-1)).reshape(score.shape[0], -1)
 
 
 def sum_groups(dots, q_scale, k_scale, fp4_format):
