@@ -8,17 +8,9 @@ import jax.numpy as jnp
 from ..configs.block_scores import GROUPS, PAGE, choose_path
 from ..errors import UnsupportedError, message
 from ..formats import scales
-try:
-    from ..primitives import runtime
-    from ..primitives.block_scores import block_scores
-except ImportError:     # TODO(core): remove when the primitive has landed
-    class runtime:
-        unsupported_reason = staticmethod(lambda: None)
-
-    def block_scores(*args, path, max_seqlen_q, implementation, **static):
-        return block_scores_core(*args, **static)
+from ..primitives import runtime
+from ..primitives.block_scores import block_scores
 from ..reference import static_args as must
-from ..reference.block_scores import block_scores_core
 from ..reference.block_scores_call import OP, check, operands
 from .formats import to_blocked
 
@@ -70,7 +62,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
                          scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
                          implementation=implementation, implementations=IMPLEMENTATIONS)
-    return _scores(arrays, call=call, path=_path(call))
+    return _scores(arrays, call=call, implementation=_implementation(call))
 
 
 def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
@@ -94,14 +86,13 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
     return to_blocked(jnp.swapaxes(jnp.asarray(q_scale), 0, 1)), to_blocked(jnp.asarray(k_scale).reshape(-1, PAGE, groups))
 
 
-def _path(call):
-    """"reference", "decode" or "prefill". Reads shapes and the platform, never device data."""
+def _implementation(call):
+    """The primitive's "auto", "portable" or "reference". Reads the platform, never device data."""
     if call.implementation == "reference":
         return "reference"
     reason = runtime.unsupported_reason()
     if reason is None:
-        forced = call.implementation in ("decode", "prefill")
-        return call.implementation if forced else choose_path(call.max_seqlen_q, call.gqa_ratio)
+        return "portable" if call.implementation == "portable" else "auto"
     if call.implementation is not None:
         raise UnsupportedError(message(OP, "implementation", repr(call.implementation), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
     if reason not in _warned:
@@ -110,11 +101,10 @@ def _path(call):
     return "reference"
 
 
-@functools.partial(jax.jit, static_argnames=("call", "path"), inline=True)
-def _scores(arrays, *, call, path):
+@functools.partial(jax.jit, static_argnames=("call", "implementation"), inline=True)
+def _scores(arrays, *, call, implementation):
     """One cached program per static call, so that eager calls compile once."""
-    args = operands(call, arrays)
-    static = dict(k_tiles=call.k_tiles, fp4_format=call.fp4_format, scale_layout=call.scale_layout, mask=call.mask)
-    if path == "reference":
-        return block_scores_core(*args, **static)
-    return block_scores(*args, path=path, max_seqlen_q=call.max_seqlen_q, implementation="portable" if call.implementation == "portable" else "auto", **static)
+    forced = call.implementation in ("decode", "prefill")
+    path = call.implementation if forced else choose_path(call.max_seqlen_q, call.gqa_ratio)
+    return block_scores(*operands(call, arrays), path=path, implementation=implementation, fp4_format=call.fp4_format, scale_layout=call.scale_layout,
+                        mask=call.mask, max_seqlen_q=call.max_seqlen_q, k_tiles=call.k_tiles)

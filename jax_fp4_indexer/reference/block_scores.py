@@ -96,9 +96,10 @@ def _walk(scores, q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k
                 maxima = maxima.reshape(heads_q, chunk) * head_scale[:, None]
                 inside = (page_id >= 0) & (page_id < k.shape[0])
                 maxima = jnp.where(inside, maxima, jnp.nan)
-                old = lax.dynamic_slice(scores, (0, kb, start), (heads_q, 1, chunk))
+                at = (jnp.int32(0), kb, start)
+                old = lax.dynamic_slice(scores, at, (heads_q, 1, chunk))
                 new = jnp.where(mine & (last >= kb * PAGE), maxima, old[:, 0])
-                return lax.dynamic_update_slice(scores, new[:, None], (0, kb, start))
+                return lax.dynamic_update_slice(scores, new[:, None], at)
 
             return lax.fori_loop(0, seen, page, scores)
 
