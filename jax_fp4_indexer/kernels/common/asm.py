@@ -327,5 +327,6 @@ def ldg_f32(addr, offset=0):
     return asm(f"ld.global.nc.f32 $0, [$1+{offset}];", [Float32], [addr], "=f,l", pure=False)
 
 
-def ldg_f32(addr, offset=0):
-    return asm(f"ld.global.nc.f32 $0, [$1+{offset}];", [Float32], [addr], "=f,l", pure=False)
+def stay(a):
+    """a, as a value the compiler will not compute earlier than here."""
+    return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)

@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from .asm import bcast_half, fmax_nan, fmul, hmul2, mma_m16n8k16, pow2_f32, select_f32, shfl_idx
+from .asm import fmax_nan, fmul, hmul2, mma_m16n8k16, pow2_f32, select_f32, shfl_idx
 from .e2m1 import decode_word
 
 TWO_POW_14 = 0x74007400         # f16x2
@@ -27,14 +27,13 @@ def query_operands(words):
     return [hmul2(x, Int32(TWO_POW_14)) for w in words for x in decode_word(w)]
 
 
-def key_operands(lo, hi, scale_lo=None, scale_hi=None):
-    """Eight A fragments (value * 2^-14, times the scale if given). Scales: f16x2, halves = groups 2t and 2t + 1 of the row."""
+def key_operands(lo, hi, scales=None):
+    """Eight A fragments (value * 2^-14, times the scale if given). scales: for rows g and g + 8, two f16x2: of words 0-1 and of words 2-3."""
     fragments = []
     for j in range(4):
         a, b = decode_word(lo[j]), decode_word(hi[j])
-        if scale_lo is not None:
-            sa, sb = bcast_half(scale_lo, j >= 2), bcast_half(scale_hi, j >= 2)
-            a, b = [hmul2(x, sa) for x in a], [hmul2(x, sb) for x in b]
+        if scales is not None:
+            a, b = [hmul2(x, scales[0][j // 2]) for x in a], [hmul2(x, scales[1][j // 2]) for x in b]
         fragments += [(a[0], b[0], a[1], b[1]), (a[2], b[2], a[3], b[3])]
     return fragments
 
@@ -46,9 +45,9 @@ def multiply(fragments, b):
     return acc
 
 
-def nvfp4_piece(lo, hi, scale_lo, scale_hi, b):
-    """Scores * 2^-14 of a piece; b holds value * scale of the column."""
-    return multiply(key_operands(lo, hi, scale_lo, scale_hi), b)
+def nvfp4_piece(lo, hi, scales, b):
+    """Scores * 2^-14 of a piece. scales: as in key_operands; b: value * scale of the column, in the order of query_operands."""
+    return multiply(key_operands(lo, hi, scales), b)
 
 
 def _times_pow2(x, k_byte, q_byte):

@@ -27,7 +27,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, evict_first, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
-                          lds32, lds64, mbarrier_init, mbarrier_wait, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
+                          lds32, mbarrier_init, mbarrier_wait, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.fixed import Fixed
@@ -93,92 +93,90 @@ class DecodeKernel(BlockScoresKernel):
         stop = u + each
         if share < spare:
             stop = stop + 1
-        u, run_end, sequence, kv_head, block, index = seqs.find_run(u, stop, w.lane)
-        cursor = ring.start(w, u, run_end, index - u, kv_head, stop)
+        # Warp w brings ordinals o with o % 4 == (w + stages) % 4
         first = (w.warp + c.stages) % 4
+        page_id = ring.start(w, u, first, stop)
         if first < c.stages:
-            cursor = ring.refill(w, cursor, first, stop)
+            page_id = ring.refill(w, page_id, first)
 
         descriptor = wgmma.operand_descriptor(w.base + c.operand)
         output = w.base + c.outputs + self.output_column(w) * 16
-        first_unit = u - block                      # of block 0 of the run
-        stage, phase, ordinal, tile = Int32(0), Int32(0), Int32(0), Int32(0)
+        ordinal, tile = Int32(0), Int32(0)
         acc1 = [Float32(0.0)] * (c.columns // 2)
         best0 = [Float32(float("-inf"))] * (c.columns // 4)
         left = [Int32(0)] * 2
         while u < stop:
-            fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + (ordinal & 3))
-            last_fast = (fast - SLICE_END - 16 * w.warp) >> 7        # the last block whose slice every column sees in full
-            end, release = run_end, Int32(1)
-            if tiles > 1:
-                end = u + 1
+            u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
+            if u < stop:
+                fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + (ordinal & 3))
+                first_unit = u - block                  # of block 0
+                if tiles > 1:
+                    end = u + 1
+                release = Int32(1)
                 if tile + 1 < tiles:
                     release = Int32(0)
-            u0, stage0, phase0 = u, stage, phase
-            pending = Int32(0)
-            while u < end:
-                mbarrier_wait(w.base + c.barriers + stage * 8, phase)
-                buffer = w.base + stage * c.page_bytes
-                scales, new_left = part.scales(buffer)
-                # The last page's second tile ran while this page's first was decoded
-                operand = wgmma.fence(part.operand(buffer, 0, scales))
-                acc1 = wgmma.wait(acc1, 0)
-                best = part.maximum(best0, acc1)
-                acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
-                if pending != 0:
-                    cursor = self.combine(w, ring, part, best, left, ordinal - 1, stage, u - 1 - first_unit, last_fast, release, cursor, stop, output)
-                operand = wgmma.fence(part.operand(buffer, 1, scales))
-                acc1 = part.issue(operand, descriptor, acc1)
-                acc0 = wgmma.wait(acc0, 1)
-                best0 = part.maximum(None, acc0)
-                left = new_left
-                pending = Int32(1)
-                ordinal = ordinal + 1
-                u = u + 1
-                stage = stage + 1
-                if stage == c.stages:
-                    stage = Int32(0)
-                    phase = phase ^ 1
-            acc1 = wgmma.wait(acc1, 0)
-            if pending != 0:
-                cursor = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, stage, u - 1 - first_unit, last_fast, release, cursor,
-                                      stop, output)
-            if release != 0:
-                tile = Int32(0)
-                if (u >= run_end) & (u < stop):
-                    u, run_end, sequence, kv_head, block, index = seqs.find_run(u, stop, w.lane)
-                    first_unit = u - block
-            else:                                   # the same page again, against the next tile of columns
+                while u < end:
+                    # A segment: the blocks that the fast form serves for every column, or one other block
+                    segment_end = cutlass.min(end, first_unit + (fast >> 7))
+                    if segment_end <= u:
+                        segment_end = u + 1
+                    pending = Int32(0)
+                    while u < segment_end:
+                        if (ordinal & 3) == w.warp:
+                            page_id = ring.settle(w, page_id, stop)
+                        stage = ordinal & (c.stages - 1)
+                        mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> (c.stages // 2)) & 1)
+                        buffer = w.base + stage * c.page_bytes
+                        scales, new_left = part.scales(buffer)
+                        # The last page's second tile ran while this page's first was decoded
+                        operand = wgmma.fence(part.operand(buffer, 0, scales))
+                        acc1 = wgmma.wait(acc1, 0)
+                        best = part.maximum(best0, acc1)
+                        acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
+                        if pending != 0:
+                            page_id = self.combine(w, ring, part, best, left, ordinal - 1, u - 1 - first_unit, None, Int32(1), page_id, output)
+                        operand = wgmma.fence(part.operand(buffer, 1, scales))
+                        acc1 = part.issue(operand, descriptor, acc1)
+                        acc0 = wgmma.wait(acc0, 1)
+                        best0 = part.maximum(None, acc0)
+                        left = new_left
+                        pending = Int32(1)
+                        ordinal = ordinal + 1
+                        u = u + 1
+                    acc1 = wgmma.wait(acc1, 0)
+                    page_id = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, u - 1 - first_unit, fast, release, page_id, output)
                 tile = tile + 1
-                u, stage, phase, ordinal = u0, stage0, phase0, ordinal - 1
+                if release != 0:
+                    tile = Int32(0)
+                else:                                   # the same page again, against the next tile of columns
+                    u, ordinal = u - 1, ordinal - 1
         fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + thread, ctas * c.threads)
 
     @cute.jit
-    def combine(self, w, ring, part, best, left, ordinal, stage_after, kb, last_fast, release, cursor, stop, output):
-        """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage."""
+    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, page_id, output):
+        """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage.
+
+        fast: keys that the fast form serves for every column; None inside a segment, where it serves them all."""
         c = self.c
-        slot = ordinal & 3
-        stage = stage_after - 1
-        if stage < 0:
-            stage = Int32(c.stages - 1)
-        buffer = w.base + stage * c.page_bytes
+        slot, stage = ordinal & 3, ordinal & (c.stages - 1)
         maxima = w.base + c.maxima + slot * (c.columns * 128)
         mine = maxima + w.warp * 512 + w.lane * 16
         if const_expr(c.format == "mxfp4"):
-            k_factor = bits_f32(left[0])
-            for n in cutlass.range_constexpr(c.columns // 8):
-                q_factors = lds64(w.base + c.factors + w.t * 8, n * 32)
-                for x in cutlass.range_constexpr(2):
-                    best[2 * n + x] = fmul(fmul(best[2 * n + x], k_factor), bits_f32(q_factors[x]))
+            best = part.rescale(w, best, bits_f32(left[0]))
         for i in cutlass.range_constexpr(c.columns // 16):
             sts128_f32(mine + i * 2048, best[4 * i:4 * i + 4])
-        if (kb > last_fast) | (left[1] != 0):
-            part.general(w, buffer, kb, left[1], maxima)
+        need = left[1]
+        if const_expr(fast is not None):
+            if fast <= kb * 128 + (SLICE_END - 1 + 16 * w.warp):
+                need = need | 2
+        if const_expr(fast is not None or c.format == "mxfp4"):
+            if need != 0:
+                part.general(w, w.base + stage * c.page_bytes, kb, left[1], maxima)
         if slot == w.warp:
             bad = lds32(w.base + c.page_ids + stage * 4)
             bar_sync(w.barrier + slot, 128)
             if release != 0:
-                cursor = ring.refill(w, cursor, stage, stop)
+                page_id = ring.refill(w, page_id, stage)
             values = []
             for i in cutlass.range_constexpr(c.columns // 16):
                 v = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
@@ -186,7 +184,7 @@ class DecodeKernel(BlockScoresKernel):
             self.store(w, self.reduce_rows(w, values), bad, kb, output)
         else:
             bar_arrive(w.barrier + slot, 128)
-        return cursor
+        return page_id
 
     def reduce_rows(self, w, values):
         """Maxima over the 8 row groups, scattered: see output_column."""

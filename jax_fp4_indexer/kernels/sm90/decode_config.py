@@ -22,7 +22,7 @@ class DecodeConfig:
     @classmethod
     def choose(cls, format, scale_layout, columns):
         """The measured choice for a width."""
-        return cls(format, scale_layout, columns, *{16: (4, 4), 32: (4, 3), 64: (2, 4)}[columns])
+        return cls(format, scale_layout, columns, *{16: (4, 4), 32: (3, 4), 64: (2, 4)}[columns])
 
     def fits(self):
         """None, or why this variant cannot run."""
@@ -32,8 +32,8 @@ class DecodeConfig:
             return f"columns {self.columns}: must be 16, 32 or 64"
         if not 1 <= self.warpgroups * SLOTS <= NAMED_BARRIERS:
             return f"{self.warpgroups} warpgroups need {self.warpgroups * SLOTS} named barriers of {NAMED_BARRIERS}"
-        if not 2 <= self.stages <= 4:
-            return f"{self.stages} stages: a warp refills one stage in four pages, so 2 to 4"
+        if self.stages not in (2, 4):
+            return f"{self.stages} stages: a warp refills one stage in four pages, so 2 or 4"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
         # Two accumulators, one tile's keys, and about 60 for addresses and state
@@ -100,8 +100,12 @@ class DecodeConfig:
         return self.barriers + self.stages * 8
 
     @property
+    def cursors(self):          # 16 bytes a warp: see decode_pages.Ring
+        return self.page_ids + 16
+
+    @property
     def warpgroup_bytes(self):
-        return (self.page_ids + self.stages * 4 + 127) // 128 * 128
+        return (self.cursors + 64 + 127) // 128 * 128
 
     @property
     def shared_bytes(self):

@@ -11,8 +11,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (bcast_half, bulk_load, count_le, e4m3x2_to_f16x2, fmax_nan, imad, ldg32, lds128, lds32,
-                          lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32)
+from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
+                          lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32, sts_v4)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
 from . import wgmma
@@ -35,43 +35,61 @@ class Ring(Fixed):
         self.k, self.k_scale, self.ids = args.k.toint(), args.k_scale.toint(), args.kv_indices.toint()
         self.num_pages, self.heads_kv = args.num_pages, args.heads_kv
 
-    def start(self, w, unit, run_end, delta, head, stop):
-        """The warp's cursor at its first page: [unit, end of its run, list index - unit, KV head, page id]. Given: the warpgroup's first run."""
-        return self.settle(w, [unit, run_end, delta, head, Int32(0)], (w.warp + self.c.stages) % 4, stop)
+    # A warp's cursor, its next page to bring: [unit, end of its run, list index - unit, KV head] in shared memory, the page's id in a register
+    # (a load on its way). Registers are short in the main loop.
+    @cute.jit
+    def start(self, w, u, ahead, stop):
+        """The cursor on the unit that comes `ahead` existing units after the first one from u on. Returns the page id."""
+        return self.move(w, u + ahead, u, Int32(0), Int32(0), stop)
 
     @cute.jit
-    def settle(self, w, cursor, ahead, stop):
-        """The cursor moved on by `ahead` existing units, and that unit's page id on its way."""
-        u, end, delta, head, page_id = cursor
-        u = u + ahead
+    def settle(self, w, page_id, stop):
+        """A cursor that has left its run moves to the same number of existing units behind the run's end."""
+        u, end, delta, head = lds128(w.base + self.c.cursors + w.warp * 16)
+        if (u >= end) & (end < stop):
+            page_id = self.move(w, u, end, delta, head, stop)
+        return page_id
+
+    @cute.jit
+    def move(self, w, u, end, delta, head, stop):
         while (u >= end) & (end < stop):
             beyond = u - end
             u, end, _, head, _, index = self.seqs.find_run(end, stop, w.lane)
             delta = index - u
             u = u + beyond
-        if u < stop:
-            page_id = ldg32(self.ids + Int64(u + delta) * 4)
-        return [u, end, delta, head, page_id]
+        cute.arch.sync_warp()
+        if w.lane == 0:
+            sts_v4(w.base + self.c.cursors + w.warp * 16, [u, end, delta, head])
+        cute.arch.sync_warp()
+        return self.page_id(u, end, delta)
 
     @cute.jit
-    def refill(self, w, cursor, stage, stop):
-        """Copy the cursor's page into a stage, and move on by four units."""
+    def page_id(self, u, end, delta):
+        r = Int32(0)
+        if u < end:
+            r = ldg32(self.ids + Int64(u + delta) * 4)
+        return r
+
+    @cute.jit
+    def refill(self, w, page_id, stage):
+        """Copy the cursor's page into a stage, and move on by four units. Returns the next page id (`settle` before the next refill)."""
         c = self.c
-        u, end, delta, head, page_id = cursor
-        if u < stop:
-            if w.lane == 0:
-                bar = w.base + c.barriers + stage * 8
-                bad = (page_id < 0) | (page_id >= self.num_pages)
-                sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
-                if bad:
-                    mbarrier_arrive(bar)            # nothing to read: the block is NaN where it is visible
-                else:
-                    page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
-                    buffer = w.base + stage * c.page_bytes
-                    mbarrier_expect_tx(bar, c.page_bytes)
-                    bulk_load(buffer, self.k + page * 8192, 8192, bar, w.policy)
-                    bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, w.policy)
-        return self.settle(w, cursor, Int32(4), stop)
+        u, end, delta, head = lds128(w.base + c.cursors + w.warp * 16)
+        cute.arch.sync_warp()
+        if (u < end) & (w.lane == 0):
+            bar = w.base + c.barriers + stage * 8
+            bad = (page_id < 0) | (page_id >= self.num_pages)
+            sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
+            sts32(w.base + c.cursors + w.warp * 16, 0, u + 4)
+            if bad:
+                mbarrier_arrive(bar)            # nothing to read: the block is NaN where it is visible
+            else:
+                page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
+                buffer = w.base + stage * c.page_bytes
+                mbarrier_expect_tx(bar, c.page_bytes)
+                bulk_load(buffer, self.k + page * 8192, 8192, bar, w.policy)
+                bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, w.policy)
+        return self.page_id(u + 4, end, delta)
 
 
 class Slice(Fixed):
@@ -94,11 +112,11 @@ class Slice(Fixed):
         c = self.c
         at = buffer + 8192 + self.scale_offset
         if c.format == "nvfp4":
-            return [[nvfp4_scales(lds_u16(at, i * self.tile_step + x * self.half_step)) for x in range(2)] for i in range(2)], []
+            return [[nvfp4_scales(lds_u16(at, i * self.tile_step + x * self.half_step)) for x in range(2)] for i in range(2)], [Int32(0)] * 2
         b = [[lds_u8(at, i * self.tile_step + x * self.half_step) for x in range(2)] for i in range(2)]
         base = redux("max", cutlass.max(cutlass.max(b[0][0], b[0][1]), cutlass.max(b[1][0], b[1][1])))
         least = cutlass.min(cutlass.min(b[0][0], b[0][1]), cutlass.min(b[1][0], b[1][1]))
-        irregular = count_le(least + (K_WINDOW + 1), base) | outside(base, K_BASE_MIN, K_BASE_MAX - K_BASE_MIN)
+        irregular = count_le(least + (K_WINDOW + 1), base) | outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
         shift = imad(30 - base, 0x04000400, Int32(0))
         # acc * 2^(base - 134) * 2^(column base - 134) is the score: 268 = 2 * 127 + 13 + 1
         return [[[imad(b[i][x], 0x04000400, shift)] * 2 for x in range(2)] for i in range(2)], [(base - 7) << 23, irregular]
@@ -119,6 +137,14 @@ class Slice(Fixed):
         """Of rows g and g + 8: value 2 n + x belongs to column 8 n + 2 t + x."""
         m = [fmax_nan(acc[4 * (v // 2) + v % 2], acc[4 * (v // 2) + v % 2 + 2]) for v in range(self.c.columns // 4)]
         return m if best is None else [fmax_nan(a, b) for a, b in zip(best, m)]
+
+    def rescale(self, w, best, k_factor):
+        """mxfp4: maxima * the slice's factor * the column's factor."""
+        out = []
+        for n in range(self.c.columns // 8):
+            q_factors = lds64(w.base + self.c.factors + w.t * 8, n * 32)
+            out += [fmul(fmul(best[2 * n + x], k_factor), bits_f32(q_factors[x])) for x in range(2)]
+        return out
 
     @cute.jit
     def general(self, w, buffer, kb, irregular, maxima):

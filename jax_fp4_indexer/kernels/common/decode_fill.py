@@ -1,0 +1,49 @@
+"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and padding tokens."""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from .asm import stg_f32
+
+
+@cute.jit
+def fill_invisible(seqs, scores, heads_q, thread, threads):
+    """Threads `thread` of `threads` of the whole grid together. scores: address of f32 [Hq, Ktiles, Tq]."""
+    count, k_tiles, tokens = seqs.count, seqs.k_tiles, seqs.tokens
+    nothing = Float32(float("-inf"))
+    # Pairs (sequence, block), sequence fastest: neighbouring threads write neighbouring tokens
+    if count > 0:
+        b, kb = thread % count, thread // count
+        step_b, step_kb = threads % count, threads // count
+        while kb < k_tiles:
+            _, _, blocks = seqs.pages(b)
+            if kb >= blocks:
+                first, q_len = seqs.queries(b)
+                j = Int32(0)
+                while j < q_len:
+                    at = scores + (Int64(kb) * Int64(tokens) + Int64(first + j)) * 4
+                    h = Int32(0)
+                    while h < heads_q:
+                        stg_f32(at, nothing)
+                        at = at + Int64(k_tiles) * Int64(tokens) * 4
+                        h = h + 1
+                    j = j + 1
+            b = b + step_b
+            kb = kb + step_kb
+            if b >= count:
+                b = b - count
+                kb = kb + 1
+    # Padding tokens, token fastest; a row is (head, block)
+    end = seqs.token_end()
+    padding = tokens - end
+    if padding > 0:
+        t, row = thread % padding, thread // padding
+        step_t, step_row = threads % padding, threads // padding
+        rows = heads_q * k_tiles
+        while row < rows:
+            stg_f32(scores + (Int64(row) * Int64(tokens) + Int64(end + t)) * 4, nothing)
+            t = t + step_t
+            row = row + step_row
+            if t >= padding:
+                t = t - padding
+                row = row + 1

@@ -1,0 +1,150 @@
+"""Metadata of the sequences inside a kernel: one statement of the clamps that every kernel keeps (docs/architecture.md).
+
+`Sequences` reads the prefix sums from a shared-memory table where B fits it (one memory latency for all that follows), else from global
+memory. Contradictory metadata gives wrong pages at worst: every result lies inside the buffers and every loop goes forward.
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from .asm import asm, count_le, ldg32, sts32, sub_sat
+from .fixed import Fixed
+
+TABLE = 516                     # entries of each prefix sum held in shared memory
+TABLE_BYTES = 3 * TABLE * 4
+PAGES, QUERIES, KEYS = 0, 1, 2  # which prefix sum
+LARGEST = 2**31 - 1
+
+
+def clamp(x, low, high):
+    return cutlass.max(cutlass.min(x, high), low)
+
+
+def table_from(args, table):
+    """`Sequences` over a kernel's arguments; `table` is the shared address of TABLE_BYTES bytes (filled by `load`)."""
+    # Units are (page of the list, KV head); 2^30 of them leave room for sums in 32 bits.
+    indices = cutlass.min(args.num_indices, 2**30 // args.heads_kv)
+    return Sequences(args, table, indices)
+
+
+class Sequences(Fixed):
+    """Read through `table_from`."""
+
+    def __init__(self, args, table, indices):
+        self.prefix = [args.cu_page_offsets.toint(), args.cu_seqlens_q.toint(), args.cu_seqlens_k.toint()]
+        self.offsets = args.qo_offset.toint()
+        self.table = table
+        self.count, self.tokens, self.k_tiles = args.num_seqs, args.tokens, args.k_tiles
+        self.heads_kv, self.mask = args.heads_kv, args.mask
+        self.indices = indices
+
+    @cute.jit
+    def load(self, thread, threads: cutlass.Constexpr[int]):
+        """Fill the table. All threads of the CTA; a barrier must follow."""
+        i = thread
+        if self.count >= TABLE:
+            i = Int32(TABLE)
+        while i <= cutlass.min(self.count, TABLE - 1):
+            for x in cutlass.range_constexpr(3):
+                sts32(self.table + i * 4, x * TABLE * 4, ldg32(self.prefix[x] + Int64(i) * 4))
+            i = i + threads
+
+    def entry(self, which, i):
+        """Element i of a prefix sum. One of two predicated loads: no branch, so a warp's loads overlap."""
+        return asm("{ .reg .pred p; setp.lt.s32 p, $3, " + str(TABLE) + "; @p ld.shared.b32 $0, [$1+" + str(which * TABLE * 4) + "]; "
+                   "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 4, self.prefix[which] + Int64(i) * 4, self.count],
+                   "=r,r,l,r", pure=False)
+
+    @cute.jit
+    def total_units(self):
+        total = Int32(0)
+        if self.count > 0:
+            total = clamp(self.entry(PAGES, self.count), 0, self.indices) * self.heads_kv
+        return total
+
+    @cute.jit
+    def token_end(self):
+        """First padding token."""
+        end = Int32(0)
+        if self.count > 0:
+            end = clamp(self.entry(QUERIES, self.count), 0, self.tokens)
+        return end
+
+    @cute.jit
+    def queries(self, b):
+        """(first token, q_len)"""
+        first = clamp(self.entry(QUERIES, b), 0, self.tokens)
+        return first, clamp(self.entry(QUERIES, b + 1), first, self.tokens) - first
+
+    @cute.jit
+    def key_count(self, b):
+        return cutlass.max(sub_sat(self.entry(KEYS, b + 1), self.entry(KEYS, b)), 0)
+
+    @cute.jit
+    def pages(self, b):
+        """(first index into the page list, indices listed, blocks that exist)"""
+        first = clamp(self.entry(PAGES, b), 0, self.indices)
+        listed = clamp(self.entry(PAGES, b + 1), first, self.indices) - first
+        k_len = self.key_count(b)
+        blocks = (k_len >> 7) + cutlass.min(k_len & 127, 1)
+        return first, listed, cutlass.min(cutlass.min(listed, blocks), self.k_tiles)
+
+    @cute.jit
+    def offset(self, b, k_len, q_len):
+        """Query i sees key j where j <= i + offset (and j < k_len)."""
+        off = Int32(LARGEST)
+        if self.mask == 1:
+            off = k_len - q_len
+        if self.mask == 2:
+            off = ldg32(self.offsets + Int64(b) * 4)
+        return off
+
+    @cute.jit
+    def search(self, x, lane):
+        """How many sequences end at or before list index x: the sequence that holds x (count if none). All lanes of a warp, same x."""
+        low, span = Int32(0), self.count
+        while span > 32:
+            step = (span + 31) // 32
+            i = low + (lane + 1) * step - 1
+            e = Int32(LARGEST)
+            if i < low + span:
+                e = self.entry(PAGES, i + 1)
+            skipped = count_le(e, x) * step
+            low = low + skipped
+            span = cutlass.min(step, span - skipped)
+        e = Int32(LARGEST)
+        if lane < span:
+            e = self.entry(PAGES, low + lane + 1)
+        return low + count_le(e, x)
+
+    @cute.jit
+    def find_run(self, u, stop, lane):
+        """The first run of units that exist, from unit u on and before `stop`: consecutive blocks of one sequence and KV head.
+
+        Sequence b owns units [first * heads_kv, (first + listed) * heads_kv), KV head by KV head. All lanes of a warp, same u.
+        Returns (unit, end of the run, sequence, KV head, block, list index); unit = end = stop where nothing is left.
+        """
+        b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
+        found = Int32(0)
+        while (u < stop) & (found == 0):
+            b = self.search(u // self.heads_kv, lane)
+            if b >= self.count:
+                u = stop
+            else:
+                first, listed, blocks = self.pages(b)
+                _, q_len = self.queries(b)
+                if q_len == 0:
+                    blocks = Int32(0)
+                rel = u - first * self.heads_kv
+                if (rel < 0) | (rel >= listed * self.heads_kv):         # prefix sums that are not monotone
+                    u = u + 1
+                else:
+                    head = rel // listed
+                    block = rel - head * listed
+                    if block < blocks:
+                        found = Int32(1)
+                        index = first + block
+                        end = cutlass.min(u + (blocks - block), stop)
+                    else:
+                        u = u + (listed - block)
+        return cutlass.min(u, stop), end, b, head, block, index
