@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import importlib
 import json
+import operator
 import os
 import pathlib
 import signal
@@ -50,7 +51,7 @@ def instantiate(job):
     module = importlib.import_module(module_name)
     config = dict(job["config"])
     if job["config_class"]:
-        return getattr(module, class_name)(getattr(module, job["config_class"])(**config))
+        return getattr(module, class_name)(operator.attrgetter(job["config_class"])(module)(**config))
     return getattr(module, class_name)(**config)
 
 
@@ -158,7 +159,7 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
         if selected and (kernel.arch, kernel.source) not in entries:
             job = {**dataclasses.asdict(kernel), "source": kernel.source, "fingerprint": manifest.fingerprint(kernel, dsl)}
             jobs.setdefault(kernel.arch, []).append(job)
-    compiled, problems = [], []
+    compiled, problems, shown = [], [], {""}
 
     def one_arch(arch):
         return list(_run_worker(arch, jobs[arch], folder, log))
@@ -168,8 +169,9 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
             for job, answer in answers:
                 name = answer.get("entry", {}).get("name", job["source"])
                 if answer["problems"]:
-                    problems += [f"{arch} {name}: {p}" for p in answer["problems"]]
-                    problems += [answer["traceback"]] if "traceback" in answer else []
+                    where = answer.get("traceback", "")
+                    problems += [f"{arch} {name}: {p}" + (f"\n{where}" if where not in shown else "") for p in answer["problems"]]
+                    shown |= {where}
                 else:
                     entries[arch, job["source"]] = answer["entry"]
                     compiled.append(f"{arch} {name}")

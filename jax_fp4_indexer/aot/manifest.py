@@ -205,14 +205,15 @@ def choose(manifest, capability, *, path, format, scale_layout, columns, impleme
     fits = [v for v in fits if runs_on(v["arch"], capability)]
     dotted = ".".join(map(str, capability))
     why.append(f"{len(fits)} run on compute capability {dotted}: {', '.join(sorted({v['arch'] for v in fits})) or 'none'}")
-    kinds = ("portable",) if implementation == "portable" else ("native", "portable")
-    for kind in kinds:
-        of_kind = [v for v in fits if v["implementation"] == kind and (v["max_columns"] == 0 or columns <= v["max_columns"])]
+    for kind in ("portable",) if implementation == "portable" else ("native", "portable"):
+        # 0 is no bound: wider than any
+        of_kind = sorted((v for v in fits if v["implementation"] == kind), key=lambda v: v["max_columns"] or float("inf"))
         if of_kind:
-            # the smallest bound that fits; 0 is no bound
-            chosen = min(of_kind, key=lambda v: (v["max_columns"] == 0, v["max_columns"]))
-            bound = f"the smallest bound that holds {columns} columns is {chosen['max_columns']}" if chosen["max_columns"] else "no bound on columns"
-            why.append(f"{kind}: {bound}")
+            holds = [v for v in of_kind if not v["max_columns"] or columns <= v["max_columns"]]
+            chosen = (holds or of_kind[-1:])[0]
+            bound = f"<= {chosen['max_columns']}" if chosen["max_columns"] else "any"
+            why.append(f"{kind}: of the column bounds {', '.join(str(v['max_columns'] or 'any') for v in of_kind)}, "
+                       f"{'the smallest that holds' if holds else 'the widest, none holds'} {columns}: {bound}")
             return chosen, why
         why.append(f"{kind}: none")
     return None, why

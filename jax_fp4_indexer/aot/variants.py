@@ -11,7 +11,8 @@ from ..configs.arch import ARCHS
 class Kernel:
     """One cubin: `target` ("module:Class"), built with `config` for `arch`.
 
-    config       ((name, value), ...): keyword arguments of the class, or of `config_class` (in the same module) if that is given
+    config       ((name, value), ...): keyword arguments of the class, or of `config_class` if that is given: what makes its one argument,
+                 named in the same module, e.g. "Config" or "Config.choose"
     expect       ((instruction, bound), ...): gate on the SASS, beside what the class itself declares as `expect`; see inspect.problems
     """
     target: str
@@ -52,6 +53,52 @@ def kernels_of(variants):
 
 FORMATS = ("nvfp4", "mxfp4")
 SCALE_LAYOUTS = ("public", "preordered_mma")
+PORTABLE_COLUMNS = (8, 16, 32)          # of a warp's visit; the last serves any number
+SM90_COLUMNS = (16, 32, 64)             # width of the matrix instruction; the last serves any number
+SM90_PLAN_ROWS = 256                    # query rows of an item in the staged prefill: the fixup walks the same plan
 
-VARIANTS = ()
+
+def portable(arch, form, format, scale_layout, expect=(("HMMA", 1),), **config):
+    """Direct-load mma.sync kernel. sm_80 code also runs on 8.0, which has no E4M3 conversions."""
+    config = {"form": form, "format": format, "scale_layout": scale_layout, "convert": arch != "sm_80", **config}
+    return Kernel("jax_fp4_indexer.kernels.portable.block_scores:PortableBlockScores", arch, tuple(config.items()), expect=expect)
+
+
+def sm90(module, name, format, scale_layout, expect=()):
+    config = (("fmt", format), ("scale_layout", scale_layout))
+    return Kernel(f"jax_fp4_indexer.kernels.sm90.{module}:{name}", "sm_90a", config, expect=expect)
+
+
+def sm90_decode(format, scale_layout, columns):
+    config = (("format", format), ("scale_layout", scale_layout), ("columns", columns))
+    return Kernel("jax_fp4_indexer.kernels.sm90.decode:DecodeKernel", "sm_90a", config, "DecodeConfig.choose", expect=(("HGMMA", 16),))
+
+
+def by_columns(make, widths):
+    """(bound, kernel) of every width; the widest has no bound."""
+    return [(0 if width == widths[-1] else width, make(width)) for width in widths]
+
+
+def portable_decode(arch, f, s):
+    kernels = by_columns(lambda width: portable(arch, "decode", f, s, column_tiles=width // 8), PORTABLE_COLUMNS)
+    return [Variant("decode", f, s, arch, (kernel,), "portable", bound) for bound, kernel in kernels]
+
+
+def native_decode(f, s):
+    return [Variant("decode", f, s, "sm_90a", (kernel,), max_columns=bound)
+            for bound, kernel in by_columns(lambda width: sm90_decode(f, s, width), SM90_COLUMNS)]
+
+
+def native_prefill(f, s):
+    """Plan and widened keys; the product; in MXFP4 also what bf16 does not hold, which exits at once if there is nothing."""
+    launches = [sm90("prepare", "Prepare", f, s), sm90("prefill", "Prefill", f, s, expect=(("HGMMA", 16),))]
+    if f == "mxfp4":
+        launches.append(portable("sm_90a", "fixup", f, s, plan_rows=SM90_PLAN_ROWS))
+    return [Variant("prefill", f, s, "sm_90a", tuple(launches), passes="pages")]
+
+
+PAIRS = [(f, s) for f in FORMATS for s in SCALE_LAYOUTS]
+VARIANTS = tuple(
+    [v for pair in PAIRS for v in native_decode(*pair) + native_prefill(*pair)]
+    + [v for arch in ARCHS for pair in PAIRS for v in portable_decode(arch, *pair)])
 KERNELS = kernels_of(VARIANTS)

@@ -24,17 +24,15 @@ class Fill(BlockScoresKernel):
 
 
 class Spill(BlockScoresKernel):
-    """A register array indexed at run time: the compiler must put it on the stack."""
+    """An array indexed at run time, which only the stack can hold."""
     name = "toy.spill"
 
     @cute.kernel
     def kernel(self, args: BlockScoresArgs):
-        i = cute.arch.thread_idx()[0]
-        scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
-        held = cute.make_rmem_tensor(64, Float32)
-        for j in range(64):
-            held[j] = scores[i + 128 * j]
-        scores[i] = held[args.first_page]
+        target = args.scores.toint() + cute.arch.thread_idx()[0] * 4
+        value = asm.asm("{ .local .align 4 .b32 x[64]; .reg .b64 a, b; mov.u64 a, x; mad.wide.u32 b, $1, 4, a; st.local.b32 [b], $2; "
+                        "mad.wide.u32 b, $2, 4, a; ld.local.b32 $0, [b]; }", [Int32], [args.first_page, args.pages_per_pass], "=r,r,r", pure=False)
+        asm.asm("st.global.b32 [$0], $1;", [], [target, value], "l,r")
 
 
 class Matrix(BlockScoresKernel):
