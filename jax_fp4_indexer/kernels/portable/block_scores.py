@@ -11,7 +11,7 @@ right for any number of queries and heads. The next load is in flight while 16 *
 | prefill | the plan's steps (kernels/common/plan.py), cut evenly over warps | one item's rows | fill |
 | fixup | as prefill, only if the header says so; scores only what the window of the fast prefill excludes | an item's rows, 8 * column_tiles at a time | none |
 
-`operands.py` says how bytes become operands. A page whose keys all count for all columns takes the straight-line path; any other page,
+`operands.py` says how bytes become operands. A page whose keys all count for all columns takes `plain_page`; any other page,
 and in mxfp4 a page with a scale byte outside the operand window, takes `careful_page`, which decides per key and column. Both give the same bits.
 """
 import dataclasses
@@ -134,12 +134,12 @@ class PortableBlockScores(BlockScoresKernel):
         while left > 0:
             item = load_item(args, layout, at, skip, rows_log2)
             count = cutlass.min(item.pages, left)
+            left = left - count
+            at = next_position(args, at, item)
+            skip = Int32(0)
             for part in cutlass.range(c.plan_rows // c.columns, unroll=1):
                 tile = Tile(part * c.columns, item.log2, item.token, item.token_end, item.head, item.head_end, item.k_len, item.key, item.kv, item.flat)
                 if (count > 0) & (item.head + (tile.first >> item.log2) < item.head_end):
                     self.pages.visit(args, tile, item.page, count, 1, Int64(0), lane)
-            left = left - count
-            skip = Int32(0)
-            at = next_position(args, at, item)
         if const_expr(c.form == "prefill"):
             fill_rest(args, layout, Int64(worker), Int64(workers), lane)

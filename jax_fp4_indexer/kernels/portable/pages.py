@@ -5,12 +5,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ...configs.block_scores import PAGE, QUERY_WINDOW, Scratch
-from ..common.asm import and_, fmax_nan, fmul, ldg128, ldg32, ldg_f32, ldg_v4, pow2_f32, redux, select_f32, shfl_idx, shfl_xor_f32, stg_f32
+from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
+from ..common.asm import and_, fmax_nan, fmul, ldg128, ldg32, ldg_f32, ldg_v4, pow2_f32, redux, select_f32, shfl_idx, shfl_xor_f32, stay, stg_f32
 from ..common.exact_rows import counted_maximum, mxfp4_piece, query_operands
 from .operands import KEY_HIGH, KEY_LOW, Operands, byte_range
 
-M_TILES = PAGE // 16
 NEG_INF = float("-inf")
 
 
@@ -119,48 +118,56 @@ class Pages:
         """16 bytes a lane. The keys of a decode are read once (evict first); those of a prefill by many warps."""
         return ldg128(address, offset, policy) if self.decode else ldg_v4(address, offset)
 
-    def fetch(self, kc, sc, batch, codes, scales, policy):
-        """Load a batch of m16 tiles into its half (batch % 2) of kc and sc."""
+    def fetch(self, kc, sc, half, codes, scales, policy):
+        """Load a batch of m16 tiles, the first (half 0) or second (half 1) after these addresses, into that half of kc and sc."""
         b = self.c.batch
         for i in range(b):
             for r in range(2):
-                row = (batch * b + i) * 16 + r * 8
-                at = ((batch % 2) * b + i) * 2 + r
-                words = self.load_codes(codes, row * 64, policy)
+                row = (half * b + i) * 16 + r * 8
+                at = (half * b + i) * 2 + r
+                words = self.load_codes(codes, row * CODE_BYTES, policy)
                 for e in range(4):
                     kc[at * 4 + e] = words[e]
                 sc[at] = self.ops.load_scales(scales, row)
 
-    # ------------------------------------------------------------ the straight-line page
-    def plain_page(self, kc, sc, qf, best, codes, scales, next_codes, next_scales, policy):
-        """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand window."""
+    # ------------------------------------------------------------ the plain page
+    def two_batches(self, kc, sc, qf, best, codes, scales, then_codes, then_scales, low, high, policy):
+        """Half 0 is loaded; load half 1, multiply half 0, load half 0 of what comes next, multiply half 1. Keeps the range of mxfp4 scales."""
         b = self.c.batch
-        batches = M_TILES // b
-        low, high = Int32(KEY_LOW), Int32(KEY_HIGH)
-        running = [None] * (2 * self.nt)
-        for h in range(batches):
-            if h + 1 < batches:
-                self.fetch(kc, sc, h + 1, codes, scales, policy)
-            else:
-                self.fetch(kc, sc, 0, next_codes, next_scales, policy)
+        for half in range(2):
+            self.fetch(kc, sc, 1 - half, (codes, then_codes)[half], (scales, then_scales)[half], policy)
             for i in range(b):
-                at = ((h % 2) * b + i) * 2
+                at = (half * b + i) * 2
                 lo, hi = [kc[at * 4 + e] for e in range(4)], [kc[at * 4 + 4 + e] for e in range(4)]
                 raw = [sc[at], sc[at + 1]]
                 if not self.ops.nvfp4:
                     low, high = cutlass.min(low, cutlass.min(raw[0], raw[1])), cutlass.max(high, cutlass.max(raw[0], raw[1]))
                 acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), qf, self.nt)
                 for x in range(2 * self.nt):
-                    m = fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2])
-                    running[x] = m if running[x] is None else fmax_nan(running[x], m)
-        for x in range(2 * self.nt):
-            best[x] = running[x]
-        return Int32(0) if self.ops.nvfp4 else Int32((low < KEY_LOW) | (high > KEY_HIGH))
+                    best[x] = fmax_nan(best[x], fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2]))
+        return low, high
+
+    @cute.jit
+    def plain_page(self, kc, sc, qf, best, codes, scales, next_codes, next_scales, policy):
+        """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand window."""
+        turn_rows = 32 * self.c.batch                   # a multiple of 32: offsets of scales are linear in it in both layouts
+        low, high = Int32(KEY_LOW), Int32(KEY_HIGH)
+        if const_expr(turn_rows == PAGE):
+            low, high = self.two_batches(kc, sc, qf, best, codes, scales, next_codes, next_scales, low, high, policy)
+        else:
+            for turn in cutlass.range(PAGE // turn_rows, unroll=1):
+                then_codes, then_scales = next_codes, next_scales
+                if turn + 1 < PAGE // turn_rows:
+                    then_codes, then_scales = codes + turn_rows * CODE_BYTES, scales + self.ops.row_offset(turn_rows)
+                low, high = self.two_batches(kc, sc, qf, best, codes, scales, then_codes, then_scales, low, high, policy)
+                codes, scales = then_codes, then_scales
+        return Int32((low < KEY_LOW) | (high > KEY_HIGH))
 
     # ------------------------------------------------------------ the careful page
     @cute.jit
     def careful_page(self, args, tile, special, highest, qf, info, best, codes, scales, kb, lane, policy):
-        """Key limits a column, and any scales. Maxima of nvfp4 as in the straight-line page, of mxfp4 as scores (no exponent left)."""
+        """Key limits a column, and any scales. Maxima of nvfp4 as in the plain page, of mxfp4 as scores (no exponent left)."""
+        lane = stay(lane)                               # what only this branch needs is not computed, and kept, outside it
         g, t = lane // 4, lane & 3
         limits, powers = [], []
         for x in cutlass.range_constexpr(2 * self.nt):
@@ -243,14 +250,13 @@ class Pages:
             outside = self.plain_page(kc, sc, qf, best, codes, scales, next_codes, next_scales, policy)
             if const_expr(not self.ops.nvfp4):
                 careful = redux("or", outside)
-        else:
-            if follows:
-                next_codes, next_scales = self.ops.block_addresses(args, following, tile.kv, lane)
-                self.fetch(kc, sc, 0, next_codes, next_scales, policy)
         exponent = columns.exponent
         if careful != 0:
             self.careful_page(args, tile, columns.special, columns.highest, qf, info, best, codes, scales, kb, lane, policy)
             exponent = Int32(0)
+        if (not plain) & follows:
+            next_codes, next_scales = self.ops.block_addresses(args, following, tile.kv, lane)
+            self.fetch(kc, sc, 0, next_codes, next_scales, policy)
         result = self.finish(best, exponent, columns.scale, lane)
         if not exists:
             result = Float32(float("nan"))
