@@ -6,10 +6,11 @@ the reference. The call names no architecture, so that a program lowered on any 
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, xla
 
 from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass, scratch_bytes
 from ..errors import message
@@ -23,6 +24,7 @@ PATHS = ("decode", "prefill")
 IMPLEMENTATIONS = ("auto", "portable", "reference")
 
 block_scores_p = Primitive("fp4_indexer_block_scores")
+block_scores_p.def_impl(functools.partial(xla.apply_primitive, block_scores_p))
 
 
 @functools.partial(jax.jit, static_argnames=("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q", "k_tiles", "implementation"), inline=True)
@@ -120,17 +122,13 @@ mlir.register_lowering(block_scores_p, _lower_cuda, platform="cuda")
 
 def _batch(operands, axes, **params):
     """One call after another over the mapped axis; operands without it (usually the page pool) are shared, not copied."""
-    mapped = tuple(_axis_first(x, axis) for x, axis in zip(operands, axes) if axis is not batching.not_mapped)
+    mapped = tuple(jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes) if axis is not None)
 
     def one(slices):
         slices = iter(slices)
-        return block_scores_p.bind(*same_varying_axes(*(x if axis is batching.not_mapped else next(slices) for x, axis in zip(operands, axes))), **params)
+        return block_scores_p.bind(*(x if axis is None else next(slices) for x, axis in zip(operands, axes)), **params)
 
     return lax.map(one, mapped), 0
-
-
-def _axis_first(x, axis):
-    return x if axis == 0 else lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
 
 batching.primitive_batchers[block_scores_p] = _batch
