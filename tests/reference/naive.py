@@ -37,6 +37,26 @@ class Batch:
     def run(self, f, **options):
         return np.asarray(f(self.q, self.k, self.q_scale, self.k_scale, self.cu_q, self.cu_k, self.cu_p, **{**self.keywords(), **options}))
 
+    def run_padded(self, f, **options):
+        """The same scores from shapes padded to a few sizes, as serving code does, so that many tests share a compiled program."""
+        size = lambda n, *sizes: next(s for s in sizes if n <= s) - n
+        more_tokens, more_pages = size(self.q.shape[0], 8, 64, 256), size(self.k.shape[0], 8, 64, 256)
+        more_seqs = size(len(self.cu_q) - 1, 4, 64)
+        grow = lambda x, n, fill: np.concatenate([x, np.full((n, *x.shape[1:]), fill, x.dtype)])
+        padded = self.replace(
+            q=grow(self.q, more_tokens, 0x77), q_scale=grow(self.q_scale, more_tokens, 0xFF), k=grow(self.k, more_pages, 0x77),
+            k_scale=grow(self.k_scale, more_pages, 0xFF), kv_indices=grow(self.kv_indices, size(self.kv_indices.size, 8, 64, 256), -1),
+            qo_offset=None if self.qo_offset is None else grow(np.asarray(self.qo_offset, np.int32), more_seqs, 5), max_seqlen_q=8,
+            max_seqlen_k=128 * (self.k_tiles + size(self.k_tiles, 4, 64, 256)), **{name: grow(getattr(self, name), more_seqs, getattr(self, name)[-1])
+                                                                                   for name in ("cu_q", "cu_k", "cu_p")})
+        got = padded.run(f, **options)
+        assert (got[:, self.k_tiles:] == -np.inf).all() and (got[:, :, self.q.shape[0]:] == -np.inf).all()
+        return got[:, :self.k_tiles, :self.q.shape[0]]
+
+    @property
+    def k_tiles(self):
+        return -(-self.max_seqlen_k // 128)
+
     def keywords(self):
         return dict(max_seqlen_q=self.max_seqlen_q, max_seqlen_k=self.max_seqlen_k, kv_indices=self.kv_indices, fp4_format=self.fmt, causal=self.causal,
                     qo_offset=self.qo_offset, q_global_scale=self.q_global_scale, k_global_scale=self.k_global_scale)

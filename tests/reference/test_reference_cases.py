@@ -11,9 +11,12 @@ INT32_MAX, INT32_MIN = 2**31 - 1, -2**31
 
 
 def check(batch, expected, **options):
-    got = batch.run(reference, **options)
-    np.testing.assert_array_equal(got, np.asarray(expected, np.float32))
-    return got
+    """Padded to shapes that other tests share; `check_as_is` where the shapes are the point."""
+    np.testing.assert_array_equal(batch.run_padded(reference, **options), np.asarray(expected, np.float32))
+
+
+def check_as_is(batch, expected):
+    np.testing.assert_array_equal(batch.run(reference), np.asarray(expected, np.float32))
 
 
 # Nothing to do.
@@ -25,19 +28,18 @@ def test_an_empty_sequence_leaves_its_neighbours_right(fmt, k_lens):
     check(batch, [[[128 if n > 128 * kb else -INF for n in k_lens] for kb in range(-(-max(k_lens) // 128))]])
 
 
-@pytest.mark.parametrize("count", [32, 33])
-@pytest.mark.parametrize("dummy_pages", [0, 1])
+@pytest.mark.parametrize("count, dummy_pages", [(32, 0), (33, 1)])
 def test_every_sequence_empty(count, dummy_pages):
     batch = base([1] * count, [0] * count, max_seqlen_k=200)
     batch = batch.replace(k=np.zeros((dummy_pages, 1, 128, 64), np.uint8), k_scale=np.full((dummy_pages, 1, 128, 4), 255, np.uint8))
-    check(batch, np.full((1, 2, count), -INF))
+    check_as_is(batch, np.full((1, 2, count), -INF))
 
 
 def test_no_sequences_at_all():
     batch = base([], [], max_seqlen_k=130)
-    check(batch, np.zeros((1, 2, 0)))
+    check_as_is(batch, np.zeros((1, 2, 0)))
     padded = batch.replace(q=np.full((3, 1, 64), 0x22, np.uint8), q_scale=np.full((3, 1, 4), 127, np.uint8))
-    check(padded, np.full((1, 2, 3), -INF))
+    check_as_is(padded, np.full((1, 2, 3), -INF))
 
 
 def test_no_queries_and_no_blocks():
@@ -48,12 +50,12 @@ def test_no_queries_and_no_blocks():
 def test_no_query_in_the_middle_and_rows_past_the_last():
     batch = base([2, 0, 2], [130, 300, 1])
     padded = batch.replace(q=np.full((6, 1, 64), 0x22, np.uint8), q_scale=np.full((6, 1, 4), 127, np.uint8))
-    check(padded, [[[128, 128, -INF, 128, -INF, -INF], [128, 128, -INF, -INF, -INF, -INF], [-INF] * 6]])
+    check_as_is(padded, [[[128, 128, -INF, 128, -INF, -INF], [128, 128, -INF, -INF, -INF, -INF], [-INF] * 6]])
 
 
 def test_a_pool_without_pages_makes_visible_blocks_nan():
     batch = base([2], [129])
-    check(batch.replace(k=batch.k[:0], k_scale=batch.k_scale[:0]), [[[NAN, NAN], [-INF, NAN]]])
+    check_as_is(batch.replace(k=batch.k[:0], k_scale=batch.k_scale[:0]), [[[NAN, NAN], [-INF, NAN]]])
 
 
 # Ends of the E8M0 and E4M3 scales.
@@ -128,7 +130,7 @@ def last_group(*groups):
 
 
 def test_causal_default_offset():
-    assert (ramp([3], [289]).run(reference)[0, 2] == last_group(17, 17, 18)).all()
+    assert (ramp([3], [289]).run_padded(reference)[0, 2] == last_group(17, 17, 18)).all()
 
 
 def test_causal_given_offset_crosses_a_page():
@@ -144,9 +146,9 @@ def test_negative_offsets(offset, block_0):
 @pytest.mark.parametrize("offset", [286, 10**6, INT32_MAX - 1, INT32_MAX])
 def test_an_offset_past_the_keys_shows_them_all(offset):
     batch = ramp([3], [289], qo_offset=np.array([offset], np.int32))
-    everything = ramp([3], [289], causal=False).run(reference)
+    everything = ramp([3], [289], causal=False).run_padded(reference)
     if offset == 286:                                  # the smallest offset whose last query sees the last key
-        assert (batch.run(reference)[..., -1] == everything[..., -1]).all()
+        assert (batch.run_padded(reference)[..., -1] == everything[..., -1]).all()
     else:
         check(batch, everything)
 
@@ -156,8 +158,8 @@ def test_each_sequence_has_its_own_offset():
 
 
 def test_a_chunk_of_a_prefill_is_those_rows_of_the_whole():
-    whole = ramp([128], [300]).run(reference)
-    chunk = ramp([64], [300], qo_offset=np.array([300 - 128 + 64], np.int32)).run(reference)
+    whole = ramp([128], [300]).run_padded(reference)
+    chunk = ramp([64], [300], qo_offset=np.array([300 - 128 + 64], np.int32)).run_padded(reference)
     assert (chunk == whole[..., 64:]).all()
 
 
@@ -168,7 +170,7 @@ def test_more_queries_than_keys():
 @pytest.mark.parametrize("max_seqlen_k", [1, 127, 128, 129, 500])
 def test_width_follows_max_seqlen_k_not_the_data(max_seqlen_k):
     tiles = -(-max_seqlen_k // 128)
-    check(base([1, 1], [257, 1], max_seqlen_k=max_seqlen_k), [[[128 if kb < 3 else -INF, 128 if kb < 1 else -INF] for kb in range(tiles)]])
+    check_as_is(base([1, 1], [257, 1], max_seqlen_k=max_seqlen_k), [[[128 if kb < 3 else -INF, 128 if kb < 1 else -INF] for kb in range(tiles)]])
 
 
 def test_more_queries_than_max_seqlen_q():
@@ -179,7 +181,7 @@ def test_more_queries_than_max_seqlen_q():
 # Codes, groups, heads, pages.
 
 @pytest.mark.parametrize("lane", [0, 1, 127])
-@pytest.mark.parametrize("code, value", enumerate([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6]))
+@pytest.mark.parametrize("code, value", list(enumerate([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])))
 def test_one_hot_codes(lane, code, value):
     batch = base([1], [1], fmt="nvfp4")
     batch.q[:] = batch.k[:] = 0
@@ -199,7 +201,7 @@ def test_every_element_takes_the_scale_of_its_group(fmt, size):
     check(batch, [[2.0 ** (np.arange(128) // size)]])
 
 
-@pytest.mark.parametrize("heads", [(4, 2), (48, 2), (17, 1), (32, 2), (34, 2), (6, 6), (1, 1), (6, 2)])
+@pytest.mark.parametrize("heads", [(48, 2), (17, 1), (34, 2), (6, 6), (6, 2)])
 def test_query_heads_map_to_their_key_head(heads):
     batch = base([1], [1], *heads)
     batch.k_scale[:] = 127 + np.arange(heads[1])[:, None, None]
@@ -222,21 +224,21 @@ def test_ragged_pages_through_a_permuted_longer_list():
     for b, n in enumerate(k_lens):
         for kb in range(-(-n // 128)):
             expected[0, kb, b] = 128 * 2.0 ** order[batch.cu_p[b] + kb]
-    check(batch, expected)
+    check_as_is(batch, expected)
 
 
 def test_bytes_that_do_not_count_never_change_a_bit():
     k_lens = [129, 40]
     batch = base([3, 2], k_lens, 2, 1, "nvfp4")
     batch = batch.replace(k=np.repeat(batch.k, 2, 0), k_scale=np.repeat(batch.k_scale, 2, 0), kv_indices=np.array([4, 1, 2], np.int32))
-    before = batch.run(reference)
+    before = batch.run_padded(reference)
     rng = np.random.default_rng(3)
     for _ in range(2):
         for page in range(6):
             used = {4: 128, 1: 1, 2: 40}.get(page, 0)
             batch.k[page, :, used:] = rng.integers(0, 256, batch.k[page, :, used:].shape)
             batch.k_scale[page, :, used:] = rng.integers(0, 256, batch.k_scale[page, :, used:].shape)
-        assert (batch.run(reference).view(np.int32) == before.view(np.int32)).all()
+        assert (batch.run_padded(reference).view(np.int32) == before.view(np.int32)).all()
 
 
 # Metadata that contradicts itself: defined where the rules define it, finished and in shape everywhere.

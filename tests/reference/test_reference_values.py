@@ -26,13 +26,14 @@ def test_every_pair_of_e8m0_bytes(q_code, each):
     exact = np.ldexp(128 * each, byte[:, None] + byte - 254)
     nan = (byte[:, None] == 255) | (byte == 255)
     np.testing.assert_array_equal(np.isnan(got), nan)
-    over, under = np.abs(exact) > FLT_MAX, np.abs(exact) < FLT_MIN
+    over = np.abs(exact) > FLT_MAX
     np.testing.assert_array_equal(got[over & ~nan], np.copysign(np.inf, each))
-    inside = ~(nan | over | under)
+    may_flush = np.abs(exact) / 4 < FLT_MIN             # each of the four group sums may
+    inside = ~(nan | over | may_flush)
     np.testing.assert_array_equal(got[inside], exact[inside])
-    flushed = got[under & ~nan]
-    assert ((flushed == 0) | (flushed == exact[under & ~nan])).all()
-    assert inside.sum() > 30000 and over.sum() > 5000 and under.sum() > 5000
+    flushed = got[may_flush & ~nan]
+    assert ((flushed == 0) | (flushed == exact[may_flush & ~nan])).all()
+    assert inside.sum() > 30000 and over.sum() > 5000 and may_flush.sum() > 5000
 
 
 @pytest.mark.parametrize("q_code, each", [(0x22, 1.0), (0x77, 6.0), (0x99, -0.5)])
@@ -59,11 +60,10 @@ RAGGED = dict(q_lens=[3, 0, 1, 9, 2], k_lens=[300, 5, 128, 129, 0])
 
 @pytest.mark.parametrize("fmt", GROUPS)
 @pytest.mark.parametrize("causal, offset", [(True, None), (False, None), (True, [250, 0, -1, 10**6, 3])])
-@pytest.mark.parametrize("heads", [(4, 2), (3, 1)])
-def test_random_ragged_batches(fmt, causal, offset, heads):
+def test_random_ragged_batches(fmt, causal, offset):
     offset = None if offset is None else np.array(offset, np.int32)
     for seed in range(2):
-        batch = random(seed, **RAGGED, heads_q=heads[0], heads_kv=heads[1], fmt=fmt, causal=causal, qo_offset=offset, spare_tokens=4)
+        batch = random(seed, **RAGGED, heads_q=6, heads_kv=2, fmt=fmt, causal=causal, qo_offset=offset, spare_tokens=4)
         assert_within_bar(batch.run(reference), batch)
 
 
@@ -88,8 +88,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch():
         assert (alone.run(reference).view(np.int32) == together[..., rows].view(np.int32)).all()
 
 
-@pytest.mark.parametrize("fmt", GROUPS)
-@pytest.mark.parametrize("tokens", [1, 31, 33, 127, 128, 129])
+@pytest.mark.parametrize("fmt, tokens", [("nvfp4", 1), ("nvfp4", 33), ("nvfp4", 128), ("mxfp4", 127), ("mxfp4", 129)])
 def test_preordered_scales_give_the_same_bits_and_padding_plays_no_part(fmt, tokens):
     batch = random(tokens, [tokens], [260], 2, 2, fmt)
     public = batch.run(reference)
