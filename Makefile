@@ -1,0 +1,70 @@
+# A fresh clone needs Python 3.11 or newer, a C++17 compiler and the Python package index; every target brings what it needs up to date first.
+#
+#   make demo           the main job on a long context: table, and a picture in out/
+#   make test           every test that needs no GPU
+#   make test-smoke     definition and API only: no kernels, no C++
+#   make test-all       make test, then two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
+#   make test-gpu       the tests that need a GPU; none found is an error
+#   make benchmark-all  every case into benchmarks/results/<card>
+#   make venv | cubins | library | wheel | bazel-test | clean
+#
+# GPU machines: make EXTRAS=dev,cuda13 ... (or cuda12). Another interpreter: make PYTHON=python3.12 ...
+
+EXTRAS ?= dev
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+SITE = $(abspath $(BIN))
+comma := ,
+READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+export PATH := $(SITE):$(PATH)
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu benchmark-all bazel-test clean
+
+venv: $(READY)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on PATH; install one, or give it: make PYTHON=/path/to/python3"; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "make: no C++ compiler on PATH; e.g. apt-get install g++"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.11"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -Cwheel.cmake=false -e ".[$(EXTRAS)]"
+	touch $@
+
+cubins: venv
+	$(BIN)/python -m jax_fp4_indexer.aot build
+
+library: venv
+	@test -f build/dev/build.ninja || $(BIN)/cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release -DJFI_BUILD_CUBINS=OFF -DPython_EXECUTABLE=$(SITE)/python > /dev/null
+	@$(BIN)/cmake --build build/dev
+	@$(BIN)/cmake --install build/dev --prefix . > /dev/null
+
+wheel:
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
+
+demo: cubins library
+	$(BIN)/jax-fp4-indexer demo
+
+test: cubins library
+	$(BIN)/python -m pytest
+
+test-smoke: venv
+	$(BIN)/python -m pytest tests/formats tests/reference
+
+test-all: test
+	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
+	@if command -v bazel >/dev/null; then $(MAKE) bazel-test; else echo "bazel: not installed, its build was not tried"; fi
+
+test-gpu: cubins library
+	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
+
+benchmark-all: cubins library
+	$(BIN)/python benchmarks/run.py
+
+# Fetches nothing where Bazel reads WORKSPACE (4 to 7): tools/bazel/stubs stands for the rule repositories.
+bazel-test: venv
+	bazel test --repo_env=JFI_PYTHON=$(SITE)/python //...
+
+clean:
+	rm -rf build dist jax_fp4_indexer/_lib jax_fp4_indexer/cubins/sm_* jax_fp4_indexer/cubins/manifest.json
