@@ -182,8 +182,10 @@ class DecodeKernel(BlockScoresKernel):
                 v = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
                 values += [fmax_nan(fmax_nan(v[0][x], v[1][x]), fmax_nan(v[2][x], v[3][x])) for x in range(4)]
             self.store(w, self.reduce_rows(w, values), bad, kb, output)
-        else:
+        elif release != 0:
             bar_arrive(w.barrier + slot, 128)
+        else:
+            bar_sync(w.barrier + slot, 128)         # the same barrier comes next: nobody may be ahead
         return page_id
 
     def reduce_rows(self, w, values):

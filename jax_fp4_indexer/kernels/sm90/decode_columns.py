@@ -4,7 +4,7 @@ Column c of the tile is row `tile * columns + c` of the sequence's (head in grou
 order of wgmma.py and, for each column, where its scores go, how many keys it sees, and how many of them the fast form may serve.
 
 Operand: nvfp4 value * scale, exact. mxfp4 value * 2^(byte - base + 13), base = the largest of the column's four bytes; exact where
-the smallest is at most 27 below it. A column outside that (or with byte 255, or a base that one factor 2^(base - 134) does not cover) is not regular: all of
+the smallest is at most 27 below it. A column outside that (or with byte 255, or a base outside 8 .. 180) is not regular: all of
 its scores come from the general form, which reads the raw codes staged beside the operand.
 """
 import cutlass
@@ -19,7 +19,7 @@ from ..common.sequences import LARGEST
 from . import wgmma
 
 Q_WINDOW = 27                   # binades below a column's base that its operand holds exactly
-Q_BASE_MIN, Q_BASE_MAX = 8, 254
+Q_BASE_MIN, Q_BASE_MAX = 8, 180 # one factor covers it; no overflow with a slice's base of at most 180
 FACTOR_BIAS = 134               # a column's factor is 2^(base - 134)
 
 

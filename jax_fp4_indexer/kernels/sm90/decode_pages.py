@@ -4,21 +4,21 @@ A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring sta
 64+16w .. 64+16w+15 (two m16 tiles, its *slice*). Lane (g, t) = (lane / 4, lane % 4) reads bytes 16t .. 16t+15 of rows g and g + 8 of a tile.
 
 Key operand: nvfp4 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits: exact in f16. mxfp4 value * 2^(byte - base + 1), base =
-the largest byte of the slice; exact where the smallest is at most 24 below it, and within one f32 factor where base is in 47 .. 235. A slice
+the largest byte of the slice; exact where the smallest is at most 24 below it, and within one f32 factor where base is in 47 .. 180. A slice
 outside that is not regular, and the warp takes its maxima from the general form (exact_rows.py).
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
+from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
                           lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32, sts_v4)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
 from . import wgmma
 
 K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
-K_BASE_MIN, K_BASE_MAX = 47, 235
+K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
 SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
 
 
@@ -76,16 +76,23 @@ class Ring(Fixed):
         c = self.c
         u, end, delta, head = lds128(w.base + c.cursors + w.warp * 16)
         cute.arch.sync_warp()
-        if (u < end) & (w.lane == 0):
+        if u < end:
             bar = w.base + c.barriers + stage * 8
+            buffer = w.base + stage * c.page_bytes
             bad = (page_id < 0) | (page_id >= self.num_pages)
-            sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
-            sts32(w.base + c.cursors + w.warp * 16, 0, u + 4)
-            if bad:
-                mbarrier_arrive(bar)            # nothing to read: the block is NaN where it is visible
-            else:
+            if w.lane == 0:
+                sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
+                sts32(w.base + c.cursors + w.warp * 16, 0, u + 4)
+            if bad:                             # nothing to read: the block is NaN where it is visible. Plain scales keep it off the general form
+                one = Int32(0x38383838)
+                for i in cutlass.range_constexpr(c.groups // 4):
+                    sts_v4(buffer + 8192 + i * 512 + w.lane * 16, [one, one, one, one])
+                fence_async_shared()
+                cute.arch.sync_warp()
+                if w.lane == 0:
+                    mbarrier_arrive(bar)
+            elif w.lane == 0:
                 page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
-                buffer = w.base + stage * c.page_bytes
                 mbarrier_expect_tx(bar, c.page_bytes)
                 bulk_load(buffer, self.k + page * 8192, 8192, bar, w.policy)
                 bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, w.policy)
