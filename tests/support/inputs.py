@@ -48,7 +48,7 @@ class Inputs:
         if layout == "preordered_mma":
             pages, heads = self.k.shape[:2]
             q_scale = tile_scales(q_scale.transpose(1, 0, 2), self.padding, self.padding_seed)
-            k_scale = tile_scales(k_scale.reshape(pages * heads, PAGE, -1), self.padding, self.padding_seed + 1)
+            k_scale = tile_scales(k_scale.reshape(pages * heads, PAGE, GROUPS[self.fmt]), self.padding, self.padding_seed + 1)
         a = dict(q_fp4=self.q, k_fp4=self.k, q_scale=q_scale, k_scale=k_scale, cu_seqlens_q=self.cu_q, cu_seqlens_k=self.cu_k,
                  cu_page_offsets=self.cu_p, kv_indices=self.kv_indices, qo_offset=self.qo_offset,
                  q_global_scale=self.q_global, k_global_scale=self.k_global)
@@ -229,3 +229,17 @@ def alone(inp, b):
                               cu_q=np.where(used, q_len, 0).astype(np.int32), cu_k=np.where(used, k_len, 0).astype(np.int32),
                               cu_p=np.where(used, length, 0).astype(np.int32))
     return out, q0, q_len
+
+
+def padded(inp, tokens, seqs, pages, indices, tiles):
+    """The same batch in larger static shapes, as a serving loop pads it: empty sequences, NaN tokens and pages, wild unused ids, extra K tiles.
+
+    Only for metadata that does not contradict itself: clamping to a longer buffer would change what contradictory metadata means.
+    """
+    more = lambda x, n, value: np.concatenate([x, np.full((n - x.shape[0], *x.shape[1:]), value, x.dtype)])
+    nan = NAN_BYTES[inp.fmt][0]
+    hold = lambda x: more(x, seqs + 1, x[-1])
+    return dataclasses.replace(
+        inp, q=more(inp.q, tokens, 0x77), q_scale=more(inp.q_scale, tokens, nan), k=more(inp.k, pages, 0x77), k_scale=more(inp.k_scale, pages, nan),
+        kv_indices=more(inp.kv_indices, indices, INT32_MIN), cu_q=hold(inp.cu_q), cu_k=hold(inp.cu_k), cu_p=hold(inp.cu_p),
+        qo_offset=None if inp.qo_offset is None else more(inp.qo_offset, seqs, INT32_MAX), max_seqlen_k=tiles * PAGE)
