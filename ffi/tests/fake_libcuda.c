@@ -32,6 +32,7 @@ static char fail_call[64], symbols[64][64], first_bytes[64][16];
 static int num_kernels, sizes[MAX_PARAMS], num_sizes;
 
 API void fake_reset(void) { num_launches = num_maps = loads = functions = num_kernels = num_sizes = fail_code = 0; device = 0; fail_call[0] = 0; memset(smem_of, 0, sizeof smem_of); memset(non_portable_of, 0, sizeof non_portable_of); }
+API void fake_forget_launches(void) { num_launches = 0; }
 API void fake_set_device(int d, int maj, int min, int count) { device = d; major = maj; minor = min; sms = count; }
 API void fake_fail(const char* call, int code) { snprintf(fail_call, sizeof fail_call, "%s", call); fail_code = code; }
 /* The sizes of the parameters of the kernels to come: the real driver has them from the cubin. */

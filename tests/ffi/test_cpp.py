@@ -1,39 +1,12 @@
-"""Builds and runs the C++ tests of ffi/ (no GPU, no FFI headers)."""
-import os
-import pathlib
-import shutil
+"""Runs the C++ tests of ffi/ (no GPU, no FFI headers)."""
 import subprocess
-import sys
 
 import pytest
 
-FFI = pathlib.Path(__file__).resolve().parents[2] / "ffi"
-
-
-def _tool(name):
-    """A tool of this environment (PyPI's cmake and ninja put it beside Python), or of the system."""
-    return shutil.which(name, path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
-
-
-@pytest.fixture(scope="session")
-def cpp_tests(tmp_path_factory):
-    """Folder with the built C++ tests and the stand-in driver."""
-    cmake, ninja = _tool("cmake"), _tool("ninja")
-    if cmake is None or not (shutil.which("c++") or shutil.which("g++")):
-        pytest.fail("the C++ tests need cmake and a C++17 compiler: pip install cmake, and e.g. apt-get install g++")
-    build = tmp_path_factory.mktemp("ffi")
-    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    for command in ([cmake, "-S", FFI, "-B", build, *generator, "-DJFI_BUILD_LIBRARY=OFF", "-DJFI_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug"],
-                    [cmake, "--build", build, "--parallel", "2"]):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning:" not in done.stdout + done.stderr, done.stdout + done.stderr
-    return build / "tests"
-
 
 @pytest.mark.parametrize("name", ["json", "manifest", "launch"])
-def test_cpp(cpp_tests, name, tmp_path):
-    arguments = [cpp_tests / "libfake_cuda.so", tmp_path / "cubins"] if name == "launch" else []
-    done = subprocess.run([cpp_tests / f"test_{name}", *arguments], capture_output=True, text=True, timeout=60)
+def test_cpp(built, name, tmp_path):
+    arguments = [built / "tests" / "libfake_cuda.so", tmp_path / "cubins"] if name == "launch" else []
+    done = subprocess.run([built / "tests" / f"test_{name}", *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout
