@@ -330,3 +330,16 @@ def ldg_f32(addr, offset=0):
 def stay(a):
     """a, as a value the compiler will not compute earlier than here."""
     return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)
+
+
+# ---- loads that stay before the next barrier (the read-only ones above are sunk to their use, whatever stands between)
+def ld_v4(addr, offset=0):
+    return list(asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+
+
+def ld_u16(addr, offset=0):
+    return asm(f"{{ .reg .u16 h; ld.global.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
+
+
+def ld_u8(addr, offset=0):
+    return asm(f"ld.global.u8 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)

@@ -59,16 +59,25 @@ def sequence(args, b: Int32):
 
 
 @cute.jit
-def find(starts: Int64, count: Int32, x: Int32):
-    """The last of `count` ascending int32 at address `starts` that is <= x; 0 where there is none. The same number of loads in every lane."""
-    low, high = Int32(0), count
+def find_all(starts: Int64, count: Int32, values):
+    """For each of `values`: the last of `count` > 0 ascending int32 at address `starts` that is <= it; 0 where there is none. The searches run side by
+    side, with the same number of loads in every lane."""
+    n = len(values)
+    low, high = [Int32(0)] * n, [count] * n
     for _ in cutlass.range(32 - clz(count - 1), unroll=1):
-        mid = (low + high) // 2
-        if ldg32(starts + Int64(mid) * 4) <= x:
-            low = mid
-        else:
-            high = mid
+        middle = [(low[i] + high[i]) // 2 for i in range(n)]
+        found = [ldg32(starts + Int64(m) * 4) for m in middle]
+        for i in cutlass.range_constexpr(n):
+            if found[i] <= values[i]:
+                low[i] = middle[i]
+            else:
+                high[i] = middle[i]
     return low
+
+
+def find(starts, count, value):
+    """find_all of one value."""
+    return find_all(starts, count, [value])[0]
 
 
 def tile_log2(args, q_len, rows_log2):
@@ -216,12 +225,12 @@ def write_token_pages(args, layout, warp: Int32, warps: Int32, lane: Int32, rows
     c = warp
     while c < chunks:
         least, most = Int32(NO_LIMIT), Int32(0)
-        for i in cutlass.range(4, unroll=1):
-            t = c * 128 + i * 32 + lane
-            v = pages_of_token(args, cutlass.min(t, args.tokens - 1), rows_log2)
-            if t < args.tokens:
-                stg32(scratch + layout.token_pages + Int64(t) * 4, v)
-                least, most = cutlass.min(least, v), cutlass.max(most, v)
+        tokens = [c * 128 + i * 32 + lane for i in range(4)]
+        pages = pages_of_tokens(args, [cutlass.min(t, args.tokens - 1) for t in tokens], rows_log2)
+        for i in cutlass.range_constexpr(4):
+            if tokens[i] < args.tokens:
+                stg32(scratch + layout.token_pages + Int64(tokens[i]) * 4, pages[i])
+                least, most = cutlass.min(least, pages[i]), cutlass.max(most, pages[i])
         least, most = redux("min", least), redux("max", most)
         if lane == 0:
             stg32(scratch + layout.chunk_min + Int64(c) * 4, least)
@@ -230,12 +239,14 @@ def write_token_pages(args, layout, warp: Int32, warps: Int32, lane: Int32, rows
 
 
 @cute.jit
-def pages_of_token(args, t: Int32, rows_log2: cutlass.Constexpr):
-    """v of the tile that token t lies in; 0 for a token of no sequence."""
-    v = Int32(0)
+def pages_of_tokens(args, tokens, rows_log2: cutlass.Constexpr):
+    """For each token: v of the tile that it lies in; 0 for a token of no sequence."""
+    pages = [Int32(0)] * len(tokens)
     if args.num_seqs > 0:
-        q0, q_len, k_len, p0, n, offset = sequence(args, find(args.cu_seqlens_q.toint(), args.num_seqs, t))
-        if (t >= q0) & (t < q0 + q_len):
-            log2 = tile_log2(args, q_len, rows_log2)
-            v = tile_pages((t - q0) >> log2, log2, offset, n)
-    return v
+        found = find_all(args.cu_seqlens_q.toint(), args.num_seqs, tokens)
+        for i in cutlass.range_constexpr(len(tokens)):
+            q0, q_len, k_len, p0, n, offset = sequence(args, found[i])
+            if (tokens[i] >= q0) & (tokens[i] < q0 + q_len):
+                log2 = tile_log2(args, q_len, rows_log2)
+                pages[i] = tile_pages((tokens[i] - q0) >> log2, log2, offset, n)
+    return pages

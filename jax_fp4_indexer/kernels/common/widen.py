@@ -12,7 +12,7 @@ along D, the same for queries and keys, so that dot products do not see it.
 """
 from cutlass import Int32
 
-from .asm import and_, bmul2, imad, ldg_u8, ldg_u16, mux, select, shl, shr
+from .asm import and_, bmul2, imad, ld_u8, ld_u16, mux, select, shl, shr
 from ...configs.block_scores import GROUPS
 
 OUT_SCALE = {"nvfp4": 2.0**20, "mxfp4": 1.0}    # what the scores are multiplied by to undo the shifts
@@ -72,7 +72,7 @@ def query_scales_of_quarter(raw, fmt):
 
 def load_scales(addr, fmt):
     """The scale bytes of 32 codes: two E4M3 or one E8M0."""
-    return ldg_u16(addr) if fmt == "nvfp4" else ldg_u8(addr)
+    return ld_u16(addr) if fmt == "nvfp4" else ld_u8(addr)
 
 
 # ---- where a scale byte lies (formats/scale_layout.py states the layouts)

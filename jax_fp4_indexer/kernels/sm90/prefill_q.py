@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ..common.asm import ldg_v4, sts_v4
+from ..common.asm import ld_v4, sts_v4
 from ..common.widen import groups_of, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
 
 WIDENERS = 3                    # warps
@@ -50,17 +50,18 @@ def widen_item(args, item, slot: Int32, warp: Int32, lane: Int32, fmt: cutlass.C
     base = slot + row8 * 128 + (part // 2) * 8192
     for first in cutlass.range(warp, ROWS // 8, WIDENERS * BATCH, unroll=1):
         words, scales = [], []
+        blocks = [first + WIDENERS * i for i in range(BATCH)]
         for i in cutlass.range_constexpr(BATCH):
-            block = cutlass.min(first + WIDENERS * i, ROWS // 8 - 1)
-            row = block * 8 + row8
+            # past the end the warp does its first block again
+            blocks[i] = blocks[i] if blocks[i] < ROWS // 8 else first
+            row = blocks[i] * 8 + row8
             token = cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1)
             head = cutlass.min(item.head + (row >> item.log2), item.head_end - 1)
-            words.append(ldg_v4(args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64 + Int64(part * 16)))
+            words.append(ld_v4(args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64 + Int64(part * 16)))
             scales.append(load_scales(scale_address(args, token, head, part, fmt, scale_layout), fmt))
+        cute.arch.sync_warp()       # keeps the loads together (they are not read-only ones): ptxas would sink each to its use
         for i in cutlass.range_constexpr(BATCH):
-            block = first + WIDENERS * i
-            if block < ROWS // 8:
-                factors = query_scales_of_quarter(scales[i], fmt)
-                dst = base + (block // 8) * 16384 + (block % 8) * 1024
-                for j in cutlass.range_constexpr(4):
-                    sts_v4(dst + (((part % 2) * 4 + j) ^ row8) * 16, widen_word(words[i][j], factors[j // 2]))
+            factors = query_scales_of_quarter(scales[i], fmt)
+            dst = base + (blocks[i] // 8) * 16384 + (blocks[i] % 8) * 1024
+            for j in cutlass.range_constexpr(4):
+                sts_v4(dst + (((part % 2) * 4 + j) ^ row8) * 16, widen_word(words[i][j], factors[j // 2]))
