@@ -172,7 +172,8 @@ std::int64_t ScratchBytes(bool prefill, std::int64_t num_seqs, std::int64_t toke
       __builtin_mul_overflow(slots, std::int64_t{128 * 128 * 2}, &wide))
     return -1;
   const std::int64_t head = 64 + (tokens / 16 + num_seqs) * 64 + chunks * 512 + 2 * align(chunks * 4, 64);
-  return __builtin_add_overflow(align(head + flags, 1024), wide, &total) ? -1 : total;
+  const std::int64_t query_flags = (tokens + 15) / 16 * 4;
+  return __builtin_add_overflow(align(head + align(flags, 64) + query_flags, 1024), wide, &total) ? -1 : total;
 }
 
 enum { kQ, kK, kQScale, kKScale, kKvIndices, kCuSeqlensQ, kCuSeqlensK, kCuPageOffsets, kQoOffset, kHeadScale, kScores, kScratch, kNumBuffers };
