@@ -6,6 +6,7 @@ the reference. The call names no architecture, so that a program lowered on any 
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -107,13 +108,15 @@ def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen
         return _lower_reference(ctx, *operands, path=path, fp4_format=fp4_format, scale_layout=scale_layout, mask=mask, max_seqlen_q=max_seqlen_q,
                                 k_tiles=k_tiles, implementation=implementation)
     q, k, kv_indices, cu_seqlens_q = (ctx.avals_in[OPERANDS.index(name)] for name in ("q", "k", "kv_indices", "cu_seqlens_q"))
+    # A program exported for any length of the page list gets as much scratch as the longest would.
+    num_indices = 2**31 - 1 if jax.export.is_symbolic_dim(kv_indices.shape[0]) else kv_indices.shape[0]
     runtime.register_if_cuda()
-    size = scratch_bytes(path, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], kv_indices.shape[0])
+    size = scratch_bytes(path, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], num_indices)
     # A result that nobody sees: XLA plans its memory, so that the call allocates nothing and may be part of a CUDA graph.
     scratch = jax.core.ShapedArray((size,), np.dtype("uint8"))
     rule = jax.ffi.ffi_lowering(runtime.BLOCK_SCORES)
     return rule(ctx.replace(avals_out=[*ctx.avals_out, scratch]), *operands,
-                **attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, kv_indices.shape[0], k.shape[1], implementation))[:1]
+                **attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, k.shape[1], implementation))[:1]
 
 
 mlir.register_lowering(block_scores_p, _lower_reference)

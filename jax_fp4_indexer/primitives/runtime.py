@@ -30,8 +30,13 @@ def find(name, roots=None):
 
 
 def runtime_api_version():
-    """1000 * major + minor of the FFI API that the installed jaxlib serves. JAX does not say it otherwise than in its headers."""
-    header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    """1000 * major + minor of the FFI API that the installed jaxlib serves. JAX says it nowhere but in its headers."""
+    return api_version(jax.ffi.include_dir())
+
+
+def api_version(include_dir):
+    """The same of the headers in a folder."""
+    header = pathlib.Path(include_dir, "xla", "ffi", "api", "c_api.h").read_text()
     numbers = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
     return 1000 * int(numbers["MAJOR"]) + int(numbers["MINOR"])
 

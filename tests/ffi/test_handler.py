@@ -1,5 +1,6 @@
 """The handler through jax.jit, registered for CPU with a stand-in driver: what it refuses, and what it launches."""
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 from fake_driver import FakeDriver
 from support.operands import STATIC, operands
 
+from jax_fp4_indexer.aot import manifest as aot_manifest
 from jax_fp4_indexer.configs.block_scores import scratch_bytes
 from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.primitives.block_scores import OPERANDS, attributes
@@ -59,7 +61,9 @@ def driver(built, tmp_path_factory):
     jax.ffi.register_ffi_type("jax_fp4_indexer_test.State", {"type_id": capsule(library.jfi_block_scores_state_type_id()),
                                                              "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform="cpu")
     jax.ffi.register_ffi_target(TARGET, {"instantiate": capsule(library.jfi_block_scores_instantiate), "execute": capsule(library.jfi_block_scores_execute_on_host)}, platform="cpu")
-    yield FakeDriver(os.environ["JFI_LIBCUDA"])
+    fake = FakeDriver(os.environ["JFI_LIBCUDA"])
+    fake.library = library
+    yield fake
     del os.environ["JFI_LIBCUDA"]
 
 
@@ -133,6 +137,22 @@ def test_decode_launch(fake):
 def test_columns_choose_the_variant(fake, max_seqlen_q, heads_q, symbol):
     call(operands(heads_q=heads_q), max_seqlen_q=max_seqlen_q)
     assert [l[0] for l in fake.launches()] == [f"sm_90a:decode.{symbol}"]
+
+
+def test_choice_is_the_one_that_aot_explains(fake):
+    """`jfi_choose_variant` (the handler's rule) against aot's, over capabilities, columns and kinds of call."""
+    chosen = set()
+    for capability, columns, implementation, path, fmt, layout in itertools.product(
+            ((7, 5), (8, 0), (8, 9), (9, 0), (9, 1), (10, 0)), (0, 8, 9, 16, 17, 5000), ("auto", "portable"), ("decode", "prefill"), ("nvfp4", "mxfp4"), ("public", "preordered_mma")):
+        text = ctypes.create_string_buffer(1000)
+        failed = fake.library.jfi_choose_variant(*(s.encode() for s in ("block_scores", path, fmt, layout, implementation)), *capability, columns, text, 1000)
+        variant, why = aot_manifest.choose(_manifest(), capability, path=path, format=fmt, scale_layout=layout, columns=columns, implementation=implementation)
+        if variant is None:
+            assert failed and f"compute capability {capability[0]}.{capability[1]}" in text.value.decode(), why
+        else:
+            assert not failed and text.value.decode().split() == [variant["arch"], variant["implementation"], *variant["launches"]], why
+            chosen.add(text.value)
+    assert len(chosen) == 8     # every variant of the table at least once
 
 
 def test_portable_on_request_and_by_capability(fake):

@@ -228,3 +228,16 @@ def test_export_needs_the_disabled_checks(args):
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
     with pytest.raises(ValueError, match="custom call"):
         jax.export.export(jax.jit(scores), platforms=("cuda",))(*shapes)
+
+
+@pytest.mark.parametrize("path", ["decode", "prefill"])
+def test_export_for_cuda_with_unknown_sizes(path):
+    """Sequences, tokens, pages and the length of the page list may be left open; a prefill then takes the whole scratch."""
+    b, t, n, p = jax.export.symbolic_shape("b, t, n, p")
+    u8, i32 = (lambda *shape, dtype=dtype: jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.uint8, jnp.int32))
+    shapes = [u8(t, 4, 64), u8(p, 2, 128, 64), u8(t, 4, 8), u8(p, 2, 128, 8), i32(n), i32(b + 1), i32(b + 1), i32(b + 1), i32(b), jax.ShapeDtypeStruct((4,), jnp.float32)]
+    exported = jax.export.export(jax.jit(functools.partial(scores, path=path)), platforms=("cuda",), disabled_checks=runtime.export_disabled_checks())(*shapes)
+    names, lines = custom_calls(exported.mlir_module())     # besides ours, JAX's own checks of the sizes
+    (line,) = (line for name, line in zip(names, lines) if name == runtime.BLOCK_SCORES)
+    assert set(names) <= {runtime.BLOCK_SCORES, "shape_assertion"} and str(exported.out_avals[0].shape) == "(4, 3, t)"
+    assert f"pages_per_pass = {4096 if path == 'prefill' else 0} : i64" in line
