@@ -3,7 +3,7 @@
 mma.sync m16n8k16 on operands that a warp loads for itself, 16 bytes a lane; no barrier after the start, nothing that sm_80 lacks.
 Every warp has the same role. It goes through *visits*: some pages of one KV head of one sequence against query columns of that head, up to
 8 * column_tiles of them at a time (their operands stay in registers), more in turn. What a column sees is decided per column, so a visit is
-right for any number of queries and heads. The next load is in flight while 16 * batch keys are multiplied.
+right for any number of queries and heads. `ahead` tiles of 16 keys are in flight while one is multiplied.
 
 | form | visits come from | columns of a warp | -inf fill |
 |---|---|---|---|
@@ -27,46 +27,56 @@ from ..common.kernel import BlockScoresKernel
 from ..common.plan import scratch_layout
 from ..common.sequences import TABLE_BYTES, table_from
 from ..common.walk import Position, load_item, next_position, share, start
-from .pages import Pages, Tile
+from .pages import TILE_BYTES, Pages, Tile
 
 FORMS = ("decode", "prefill", "fixup")
+PORTABLE_PLAN_ROWS = 32         # rows_per_item of the plan that goes with the prefill form
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """column_tiles: n8 tiles of a warp; batch: m16 tiles loaded at once; convert: the target has E4M3 conversions (sm_89 and later);
-    plan_rows: rows_per_item of the plan that is walked (prefill, fixup)."""
+    """column_tiles: n8 tiles of a warp; convert: the target has E4M3 conversions (sm_89 and later); plan_rows: rows_per_item of the plan that is
+    walked (prefill, fixup)."""
     form: str
     format: str
     scale_layout: str
-    column_tiles: int = 2
+    column_tiles: int
     convert: bool = False
-    plan_rows: int = 32
-    warps: int = 12
-    batch: int = 4
+    plan_rows: int = PORTABLE_PLAN_ROWS
 
     def __post_init__(self):
         if self.form not in FORMS:
             raise ValueError(f"portable block scores: form must be one of {FORMS}, got {self.form!r}")
         if self.column_tiles not in (1, 2, 4):
             raise ValueError(f"portable block scores: column_tiles must be 1, 2 or 4 (a lane keeps one column), got {self.column_tiles}")
-        if self.batch not in (1, 2, 4):
-            raise ValueError(f"portable block scores: batch must be 1, 2 or 4 (an even number of batches a page), got {self.batch}")
-        if self.form != "decode" and (self.plan_rows % (8 * self.column_tiles) or self.plan_rows & (self.plan_rows - 1)):
-            raise ValueError(f"portable block scores: plan_rows must be a power of two and a multiple of {8 * self.column_tiles}, got {self.plan_rows}")
+        if self.form != "decode" and (self.plan_rows % self.columns or self.plan_rows & (self.plan_rows - 1)):
+            raise ValueError(f"portable block scores: plan_rows must be a power of two and a multiple of {self.columns}, got {self.plan_rows}")
 
     @property
     def columns(self):
         return 8 * self.column_tiles
 
+    @property
+    def warps(self):
+        """As many as the registers allow: 168 a thread with 12 warps, 255 with 8 (32 columns keep 64 registers of queries)."""
+        return 8 if self.column_tiles == 4 else 12
+
+    @property
+    def ahead(self):
+        """m16 tiles (16 keys) that a warp has in flight. 2 or 4: whole 32-row pieces of a page. Four do not fit beside 64 registers of queries."""
+        return 2 if self.column_tiles == 4 else 4
+
 
 class PortableBlockScores(BlockScoresKernel):
-    def __init__(self, **config):
-        self.c = c = Config(**config)
-        self.name = f"block_scores.portable_{c.form}.{c.format}.{c.scale_layout}.n{c.columns}"
+    """One kernel of the family; keyword arguments are Config's (column_tiles: 2 in the decode form, else 4, if not given)."""
+
+    def __init__(self, *, form, format, scale_layout, column_tiles=None, **config):
+        self.c = c = Config(form, format, scale_layout, column_tiles or (2 if form == "decode" else 4), **config)
+        self.name = f"block_scores.portable_{form}.{format}.{scale_layout}.n{c.columns}"
         self.block = (32 * c.warps, 1, 1)
         self.grid = {"per_sm": 1}
-        self.dynamic_shared_bytes = TABLE_BYTES if c.form == "decode" else 0
+        self.tiles_at = (TABLE_BYTES + 15) // 16 * 16 if form == "decode" else 0
+        self.dynamic_shared_bytes = self.tiles_at + c.warps * TILE_BYTES
         self.pages = Pages(c)
 
     @cute.kernel
@@ -79,6 +89,11 @@ class PortableBlockScores(BlockScoresKernel):
             self.decode(args, tid, cta, ctas, warp)
         else:
             self.prefill(args, tid, cta, ctas, warp)
+
+    def slot(self):
+        """Shared address of this warp's tile."""
+        tid, _, _ = cute.arch.thread_idx()
+        return cute.arch.get_dyn_smem(cutlass.Uint8, 16).toint() + self.tiles_at + tid // 32 * TILE_BYTES
 
     # ------------------------------------------------------------ decode
     @cute.jit
@@ -111,7 +126,7 @@ class PortableBlockScores(BlockScoresKernel):
             tile = Tile(Int32(0), q_len, token, token + q_len, kv * ratio, kv * ratio + ratio, k_len, seqs.offset(b, k_len, q_len), kv, index - kb)
             count = (end - u + W - 1) // W
             while tile.first < q_len * ratio:
-                self.pages.visit(args, tile, kb + skip, count, W, policy, lane)
+                self.pages.visit(args, tile, self.slot(), kb + skip, count, W, policy, lane)
                 tile = dataclasses.replace(tile, first=tile.first + self.c.columns)
             u = u + count * W
         return u
@@ -140,6 +155,6 @@ class PortableBlockScores(BlockScoresKernel):
             for part in cutlass.range(c.plan_rows // c.columns, unroll=1):
                 tile = Tile(part * c.columns, item.log2, item.token, item.token_end, item.head, item.head_end, item.k_len, item.key, item.kv, item.flat)
                 if (count > 0) & (item.head + (tile.first >> item.log2) < item.head_end):
-                    self.pages.visit(args, tile, item.page, count, 1, Int64(0), lane)
+                    self.pages.visit(args, tile, self.slot(), item.page, count, 1, Int64(0), lane)
         if const_expr(c.form == "prefill"):
             fill_rest(args, layout, Int64(worker), Int64(workers), lane)

@@ -6,11 +6,12 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
-from ..common.asm import and_, fmax_nan, fmul, ldg128, ldg32, ldg_f32, ldg_v4, pow2_f32, redux, select_f32, shfl_idx, shfl_xor_f32, stay, stg_f32
+from ..common.asm import and_, fmax_nan, fmul, lds128, ldg128, ldg32, ldg_f32, ldg_v4, pow2_f32, redux, select_f32, shfl_idx, shfl_xor_f32, stg_f32, sts_v4
 from ..common.exact_rows import counted_maximum, mxfp4_piece, query_operands
 from .operands import KEY_HIGH, KEY_LOW, Operands, byte_range
 
 NEG_INF = float("-inf")
+TILE_BYTES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,18 @@ class Pages:
         self.ops = Operands(config.format, config.scale_layout, config.convert)
 
     # ------------------------------------------------------------ columns
+    # A tile goes through shared memory to the careful page, so that the loop over plain pages need not carry it in registers.
+    @cute.jit
+    def write_tile(self, slot, tile, lane):
+        cute.arch.sync_warp()
+        if lane == 0:
+            sts_v4(slot, [tile.first, tile.width, tile.token, tile.token_end])
+            sts_v4(slot + 16, [tile.head, tile.head_end, tile.k_len, tile.key])
+        cute.arch.sync_warp()
+
+    def read_tile(self, slot, kv, flat):
+        return Tile(*lds128(slot), *lds128(slot, 16), kv, flat)
+
     def column(self, tile, c):
         """(head, token, 1 if it exists) of column c; the tile's first row where it does not."""
         i = tile.first + c
@@ -118,56 +131,50 @@ class Pages:
         """16 bytes a lane. The keys of a decode are read once (evict first); those of a prefill by many warps."""
         return ldg128(address, offset, policy) if self.decode else ldg_v4(address, offset)
 
-    def fetch(self, kc, sc, half, codes, scales, policy):
-        """Load a batch of m16 tiles, the first (half 0) or second (half 1) after these addresses, into that half of kc and sc."""
-        b = self.c.batch
-        for i in range(b):
-            for r in range(2):
-                row = (half * b + i) * 16 + r * 8
-                at = (half * b + i) * 2 + r
-                words = self.load_codes(codes, row * CODE_BYTES, policy)
-                for e in range(4):
-                    kc[at * 4 + e] = words[e]
-                sc[at] = self.ops.load_scales(scales, row)
+    def fetch_tile(self, kc, sc, i, codes, scales, policy):
+        """Load m16 tile i after these addresses into place i of kc and sc."""
+        for r in range(2):
+            row = i * 16 + r * 8
+            words = self.load_codes(codes, row * CODE_BYTES, policy)
+            for e in range(4):
+                kc[(i * 2 + r) * 4 + e] = words[e]
+            sc[i * 2 + r] = self.ops.load_scales(scales, row)
+
+    def fetch(self, kc, sc, codes, scales, policy):
+        for i in range(self.c.ahead):
+            self.fetch_tile(kc, sc, i, codes, scales, policy)
 
     # ------------------------------------------------------------ the plain page
-    def two_batches(self, kc, sc, qf, best, codes, scales, then_codes, then_scales, low, high, policy):
-        """Half 0 is loaded; load half 1, multiply half 0, load half 0 of what comes next, multiply half 1. Keeps the range of mxfp4 scales."""
-        b = self.c.batch
-        for half in range(2):
-            self.fetch(kc, sc, 1 - half, (codes, then_codes)[half], (scales, then_scales)[half], policy)
-            for i in range(b):
-                at = (half * b + i) * 2
-                lo, hi = [kc[at * 4 + e] for e in range(4)], [kc[at * 4 + 4 + e] for e in range(4)]
-                raw = [sc[at], sc[at + 1]]
-                if not self.ops.nvfp4:
-                    low, high = cutlass.min(low, cutlass.min(raw[0], raw[1])), cutlass.max(high, cutlass.max(raw[0], raw[1]))
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), qf, self.nt)
-                for x in range(2 * self.nt):
-                    best[x] = fmax_nan(best[x], fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2]))
+    def turn(self, kc, sc, qf, best, then_codes, then_scales, low, high, policy):
+        """Multiply the `ahead` tiles that are loaded; as each is taken, load one from the addresses that follow. Keeps the range of mxfp4 scales."""
+        for i in range(self.c.ahead):
+            lo, hi = [kc[i * 8 + e] for e in range(4)], [kc[i * 8 + 4 + e] for e in range(4)]
+            raw = [sc[i * 2], sc[i * 2 + 1]]
+            self.fetch_tile(kc, sc, i, then_codes, then_scales, policy)
+            if not self.ops.nvfp4:
+                low, high = cutlass.min(low, cutlass.min(raw[0], raw[1])), cutlass.max(high, cutlass.max(raw[0], raw[1]))
+            acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), qf, self.nt)
+            for x in range(2 * self.nt):
+                best[x] = fmax_nan(best[x], fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2]))
         return low, high
 
     @cute.jit
     def plain_page(self, kc, sc, qf, best, codes, scales, next_codes, next_scales, policy):
         """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand window."""
-        turn_rows = 32 * self.c.batch                   # a multiple of 32: offsets of scales are linear in it in both layouts
+        rows = 16 * self.c.ahead                        # a multiple of 32: offsets of scales are linear in it in both layouts
         low, high = Int32(KEY_LOW), Int32(KEY_HIGH)
-        if const_expr(turn_rows == PAGE):
-            low, high = self.two_batches(kc, sc, qf, best, codes, scales, next_codes, next_scales, low, high, policy)
-        else:
-            for turn in cutlass.range(PAGE // turn_rows, unroll=1):
-                then_codes, then_scales = next_codes, next_scales
-                if turn + 1 < PAGE // turn_rows:
-                    then_codes, then_scales = codes + turn_rows * CODE_BYTES, scales + self.ops.row_offset(turn_rows)
-                low, high = self.two_batches(kc, sc, qf, best, codes, scales, then_codes, then_scales, low, high, policy)
-                codes, scales = then_codes, then_scales
+        for turn in cutlass.range(PAGE // rows, unroll=1):
+            codes, scales = codes + rows * CODE_BYTES, scales + self.ops.row_offset(rows)
+            if turn + 1 == PAGE // rows:
+                codes, scales = next_codes, next_scales
+            low, high = self.turn(kc, sc, qf, best, codes, scales, low, high, policy)
         return Int32((low < KEY_LOW) | (high > KEY_HIGH))
 
     # ------------------------------------------------------------ the careful page
     @cute.jit
-    def careful_page(self, args, tile, special, highest, qf, info, best, codes, scales, kb, lane, policy):
+    def careful_page(self, args, slot, kv, flat, special, highest, qf, info, best, codes, scales, kb, lane, policy):
         """Key limits a column, and any scales. Maxima of nvfp4 as in the plain page, of mxfp4 as scores (no exponent left)."""
-        lane = stay(lane)                               # what only this branch needs is not computed, and kept, outside it
+        tile = self.read_tile(slot, kv, flat)
         g, t = lane // 4, lane & 3
         limits, powers = [], []
         for x in cutlass.range_constexpr(2 * self.nt):
@@ -225,8 +232,8 @@ class Pages:
         return fmul(r, scale)
 
     @cute.jit
-    def page(self, args, tile, columns, qf, info, kc, sc, kb, page, following, policy, lane):
-        """Score block kb = physical page `page`; leave the first batch of page `following` in flight if both exist."""
+    def page(self, args, slot, kv, flat, columns, qf, info, kc, sc, kb, page, following, policy, lane):
+        """Score block kb = physical page `page`; leave the first tiles of page `following` in flight if both exist."""
         exists = (page >= 0) & (page < args.num_pages)
         follows = (following >= 0) & (following < args.num_pages)
         flagged = Int32(1)
@@ -236,27 +243,32 @@ class Pages:
             best[x] = Float32(NEG_INF)
         if const_expr(self.fixup):
             layout = Scratch.layout(Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass))
-            flag = Int64(tile.flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(tile.kv)
+            flag = Int64(flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
             flagged = 1 - Int32(ldg32(args.scratch.toint() + layout.page_flags + flag * 4) == 0)
             work = work & (redux("max", columns.store) + flagged >= 2)
         plain = work & (columns.lowest >= kb * PAGE + PAGE - 1) & (columns.special == 0)
         careful = Int32(work) - Int32(plain)
-        codes, scales = self.ops.block_addresses(args, page, tile.kv, lane)
+        codes, scales = self.ops.block_addresses(args, page, kv, lane)
         if plain:
             other = page
             if follows:
                 other = following
-            next_codes, next_scales = self.ops.block_addresses(args, other, tile.kv, lane)
+            next_codes, next_scales = self.ops.block_addresses(args, other, kv, lane)
             outside = self.plain_page(kc, sc, qf, best, codes, scales, next_codes, next_scales, policy)
             if const_expr(not self.ops.nvfp4):
                 careful = redux("or", outside)
         exponent = columns.exponent
         if careful != 0:
-            self.careful_page(args, tile, columns.special, columns.highest, qf, info, best, codes, scales, kb, lane, policy)
+            # What a plain page has fetched ahead is dropped, and fetched again below: no registers are held through the careful page for it.
+            for i in cutlass.range_constexpr(self.c.ahead * 8):
+                kc[i] = Int32(0)
+            for i in cutlass.range_constexpr(self.c.ahead * 2):
+                sc[i] = Int32(0)
+            self.careful_page(args, slot, kv, flat, columns.special, columns.highest, qf, info, best, codes, scales, kb, lane, policy)
             exponent = Int32(0)
-        if (not plain) & follows:
-            next_codes, next_scales = self.ops.block_addresses(args, following, tile.kv, lane)
-            self.fetch(kc, sc, 0, next_codes, next_scales, policy)
+        if ((not plain) | (careful != 0)) & follows:
+            next_codes, next_scales = self.ops.block_addresses(args, following, kv, lane)
+            self.fetch(kc, sc, next_codes, next_scales, policy)
         result = self.finish(best, exponent, columns.scale, lane)
         if not exists:
             result = Float32(float("nan"))
@@ -266,24 +278,26 @@ class Pages:
             stg_f32(columns.address + Int64(kb) * (Int64(args.tokens) * 4), result)
 
     @cute.jit
-    def visit(self, args, tile, kb, count, stride: cutlass.Constexpr, policy, lane):
-        """Blocks kb, kb + stride, ... (count of them, at least one) of the tile's sequence against the tile's columns."""
+    def visit(self, args, tile, slot, kb, count, stride: cutlass.Constexpr, policy, lane):
+        """Blocks kb, kb + stride, ... (count of them, at least one) of the tile's sequence against the tile's columns.
+        slot: shared address of TILE_BYTES of this warp."""
+        self.write_tile(slot, tile, lane)
         qf = cute.make_rmem_tensor(cute.make_layout(self.nt * 16), Int32)
         info = cute.make_rmem_tensor(cute.make_layout(self.nt), Int32)
-        kc = cute.make_rmem_tensor(cute.make_layout(2 * self.c.batch * 8), Int32)
-        sc = cute.make_rmem_tensor(cute.make_layout(2 * self.c.batch * 2), Int32)
+        kc = cute.make_rmem_tensor(cute.make_layout(self.c.ahead * 8), Int32)
+        sc = cute.make_rmem_tensor(cute.make_layout(self.c.ahead * 2), Int32)
         ids = args.kv_indices.toint() + (Int64(tile.flat) + Int64(kb)) * 4
         page, following = ldg32(ids), Int32(-1)
         if count > 1:
             following = ldg32(ids, stride * 4)
         if (page >= 0) & (page < args.num_pages):
             codes, scales = self.ops.block_addresses(args, page, tile.kv, lane)
-            self.fetch(kc, sc, 0, codes, scales, policy)
+            self.fetch(kc, sc, codes, scales, policy)
         columns = self.load_columns(args, tile, qf, info, lane)
         for i in cutlass.range(count, unroll=1):
             ahead = Int32(-1)
             if i + 2 < count:
                 ahead = ldg32(ids + Int64(i + 2) * (stride * 4))
-            self.page(args, tile, columns, qf, info, kc, sc, kb + i * stride, page, following, policy, lane)
+            self.page(args, slot, tile.kv, tile.flat, columns, qf, info, kc, sc, kb + i * stride, page, following, policy, lane)
             page = following
             following = ahead
