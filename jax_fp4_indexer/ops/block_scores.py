@@ -65,6 +65,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
     return _scores(arrays, call=call, implementation=_implementation(call))
 
 
+@functools.partial(jax.jit, static_argnames="fp4_format", inline=True)
 def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
     """Public scales in the order block-scaled tensor cores read them, for `scale_layout="preordered_mma"`.
 

@@ -1,7 +1,8 @@
 """FP4 tensors: quantise, dequantise, pack, and the tiled order of scales. Plain jnp, jit-able, the bits of the ml_dtypes casts."""
+import functools
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..errors import message
 from ..formats import e2m1, scale_layout, scales
@@ -9,7 +10,10 @@ from ..reference import decode
 from ..reference import static_args as must
 from ..reference.block_scores_call import code_bytes, scale_bytes
 
+_compiled = functools.partial(jax.jit, inline=True)
 
+
+@_compiled
 def quantize_nvfp4(x, *, global_scale=None):
     """NVFP4: E2M1 codes with an E4M3 scale for each 16 elements of the last axis. x ~ dequantize(codes, scales, "nvfp4", global_scale=global_scale).
 
@@ -32,6 +36,7 @@ def quantize_nvfp4(x, *, global_scale=None):
     return _pack(codes, x.shape), jnp.where(is_nan, jnp.float32(jnp.nan), scale.astype(jnp.float32)).astype(jnp.float8_e4m3fn)
 
 
+@_compiled
 def quantize_mxfp4(x):
     """MXFP4: E2M1 codes with an E8M0 scale for each 32 elements of the last axis, by the rule of the OCP MX specification 1.0.
 
@@ -52,6 +57,7 @@ def quantize_mxfp4(x):
     return _pack(codes, x.shape), jax.lax.bitcast_convert_type(byte, jnp.float8_e8m0fnu)
 
 
+@functools.partial(jax.jit, static_argnames=('fp4_format',), inline=True)
 def dequantize(codes, scale, fp4_format, *, global_scale=None):
     """float32 [..., D] from codes (uint8 or int8 [..., D/2], or float4_e2m1fn [..., D]) and scales [..., G] (float8 or bytes) of `fp4_format`.
 
@@ -77,15 +83,17 @@ def dequantize(codes, scale, fp4_format, *, global_scale=None):
     return values.reshape(*scale.shape[:-1], -1)
 
 
+@_compiled
 def pack_e2m1(x):
     """Values to codes: floating [..., D], D even -> uint8 [..., D/2], two codes a byte, element 2i in the low nibble of byte i.
 
-    Nearest even, saturating at 6; NaN becomes -0. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`.
+    Nearest even, saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`.
     """
     x = _floating("pack_e2m1", x, e2m1.CODES_PER_BYTE)
     return code_bytes(x) if x.dtype == jnp.float4_e2m1fn else _pack(_encode(x.astype(jnp.float32)), x.shape)
 
 
+@_compiled
 def unpack_e2m1(codes):
     """Codes to values: uint8 or int8 [..., D/2] (or float4_e2m1fn [..., D]) -> float32 [..., D]. Exact."""
     must.array("unpack_e2m1", "codes", codes, ("uint8", "int8", "float4_e2m1fn"), "Pass packed E2M1 codes, two a byte.")
@@ -94,6 +102,7 @@ def unpack_e2m1(codes):
     return values.reshape(*packed.shape[:-1], -1) if packed.size else jnp.zeros((*packed.shape[:-1], 2 * packed.shape[-1]), jnp.float32)
 
 
+@_compiled
 def to_blocked(scale):
     """[..., rows, G] of a one-byte dtype -> [..., ceil(rows/128), ceil(G/4), 32, 4, 4], the tiled order of `formats/scale_layout.py`; padding is zero bytes."""
     scale = _scale_matrix("to_blocked", scale, 2)
@@ -107,6 +116,7 @@ def to_blocked(scale):
     return jax.lax.bitcast_convert_type(tiled, scale.dtype)
 
 
+@functools.partial(jax.jit, static_argnames=('rows', 'groups'), inline=True)
 def from_blocked(blocked, rows, groups):
     """The inverse of `to_blocked`: [..., ceil(rows/128), ceil(groups/4), 32, 4, 4] -> [..., rows, groups]."""
     op = "from_blocked"
