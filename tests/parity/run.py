@@ -3,7 +3,8 @@
     python tests/parity/run.py --make-oracle DIR            # anywhere: float64 oracles into DIR/oracle.npz
     python tests/parity/run.py --oracle DIR --json out.json # on the GPU
 
-Prints a line per failing case and a summary. Exit status: 0 all bars hold, 1 something failed, 3 time ran out before the end.
+Prints a line per failing case and a summary. Exit status: 0 all bars hold, 1 something failed, 3 cases were left out for lack of time,
+4 a case hung.
 """
 import argparse
 import collections
@@ -12,6 +13,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -34,6 +36,8 @@ def parse(argv):
     p.add_argument("--extra", default="", help="comma-separated: contexts (scan, loop, donation; run first), huge (beyond 2^31)")
     p.add_argument("--no-table", action="store_true", help="only what --extra names")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
+    p.add_argument("--hang-limit", type=float, default=120, help="seconds one case may execute before the run ends with status 4 and says which")
+    p.add_argument("--exclude", default="", help="parts of case names to leave out, separated by commas")
     p.add_argument("--workers", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 2)), help="threads that build and compile ahead")
     p.add_argument("--oracle", help="folder of --make-oracle")
     p.add_argument("--make-oracle", metavar="DIR")
@@ -91,7 +95,6 @@ class Summary:
 
 def run_table(args, chosen, summary, deadline):
     import harness
-    import jax
     import numpy as np
     store = harness.OracleStore(Path(args.oracle) / "oracle.npz" if args.oracle else None)
     implementations, layouts = args.impl.split(","), args.layout.split(",")
@@ -101,11 +104,26 @@ def run_table(args, chosen, summary, deadline):
         truth, stored = (None, True) if case.compare == "safe" else store.get(case, inp)
         return inp, harness.Program(inp, implementations, layouts), truth, stored
 
+    def judged(case, inp, program, truth, repeats, scrambles):
+        """run_case under a watchdog: a hung kernel cannot be interrupted, only left."""
+        def leave():
+            summary.fail(case.name, "all", f"no end after {args.hang_limit:.0f} s: hung")
+            write(args, summary)
+            os._exit(4)
+        watchdog = threading.Timer(args.hang_limit, leave)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return harness.run_case(case, inp, program, truth, repeats, scrambles)
+        finally:
+            watchdog.cancel()
+
     canary = next(c for c in cases.table(fmt=args.format) if c.name.startswith("ragged_1-"))
     steady = None
     with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+        lost = False
         for case, future in ahead(pool, prepare, chosen, args.workers * 2):
-            if time.monotonic() > deadline:
+            if lost or time.monotonic() > deadline:
                 summary.not_run.append(case.name)
                 future.cancel()
                 continue
@@ -113,24 +131,36 @@ def run_table(args, chosen, summary, deadline):
                 inp, program, truth, stored = future.result()
                 if not stored and args.oracle:
                     summary.counts["oracles recomputed here"] += 1
+                if not program.calls:
+                    summary.counts["cases no chosen implementation can be asked for"] += 1
+                    continue
                 large = np.prod(program.out_shape) > 2**24
-                summary.add(harness.run_case(case, inp, program, truth, args.repeats // 4 if large else args.repeats, args.scrambles))
+                summary.add(judged(case, inp, program, truth, args.repeats // 4 if large else args.repeats, args.scrambles))
                 if case.compare == "safe":      # the next ordinary call must still be right
                     steady = steady or (canary, *prepare(canary)[:3])
-                    summary.add(harness.run_case(*steady, repeats=1, scrambles=0))
+                    summary.add(judged(*steady, 1, 0))
             except Exception as error:          # a case that raises is a failure; later cases still run unless the device is gone
                 summary.fail(case.name, "all", f"{type(error).__name__}: {str(error).strip()[:600]}")
-                if args.json or "CUDA_ERROR" not in str(error):
-                    traceback.print_exc(limit=-3)
-                if "CUDA_ERROR_ILLEGAL" in str(error) or "CUDA_ERROR_LAUNCH_FAILED" in str(error):
-                    print("the device context is lost; run again with --filter to go on behind this case")
-                    jax.clear_caches()
-                    break
+                traceback.print_exc(limit=-3)
+                lost = any(word in str(error) for word in ("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "illegal memory access", "unspecified launch failure"))
+                if lost:
+                    print("the device context is lost: run the remaining cases in a new process (--exclude this one)", flush=True)
+
+
+def write(args, summary, seconds=None):
+    if not args.json:
+        return
+    import jax
+    device = jax.devices()[0]
+    found = dict(jax=jax.__version__, device=device.device_kind, capability=str(getattr(device, "compute_capability", "")), seconds=seconds,
+                 variants=summary.variants, checks=summary.counts, failures=summary.failures, not_run=summary.not_run)
+    Path(args.json).write_text(json.dumps(found, indent=1))
 
 
 def main(argv=None):
     args = parse(argv)
-    chosen = cases.table(args.size, args.format, args.filter)
+    left_out = [x for x in args.exclude.split(",") if x]
+    chosen = [c for c in cases.table(args.size, args.format, args.filter) if not any(x in c.name for x in left_out)]
     if args.list:
         for c in chosen:
             print(f"{c.name:36s} {c.size:6s} {c.compare:8s} {'exact' if c.exact else '':6s} {c.reason}")
@@ -157,10 +187,7 @@ def main(argv=None):
                 if problem:
                     summary.fail(name, what, problem)
     summary.show(time.monotonic() - start)
-    if args.json:
-        found = dict(jax=jax.__version__, device=device.device_kind, capability=str(getattr(device, "compute_capability", "")), seconds=time.monotonic() - start,
-                     variants=summary.variants, checks=summary.counts, failures=summary.failures, not_run=summary.not_run)
-        Path(args.json).write_text(json.dumps(found, indent=1))
+    write(args, summary, time.monotonic() - start)
     return 1 if summary.failures else 3 if summary.not_run else 0
 
 
