@@ -164,8 +164,9 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
     def one_arch(arch):
         return list(_run_worker(arch, jobs[arch], folder, log))
 
+    order = sorted(jobs, key=lambda arch: (-len(jobs[arch]), arch))         # the longest first
     with concurrent.futures.ThreadPoolExecutor(max_workers=JOBS) as pool:
-        for arch, answers in zip(sorted(jobs), pool.map(one_arch, sorted(jobs))):
+        for arch, answers in zip(order, pool.map(one_arch, order)):
             for job, answer in answers:
                 name = answer.get("entry", {}).get("name", job["source"])
                 if answer["problems"]:

@@ -53,7 +53,8 @@ def kernels_of(variants):
 
 FORMATS = ("nvfp4", "mxfp4")
 SCALE_LAYOUTS = ("public", "preordered_mma")
-PORTABLE_COLUMNS = (8, 16, 32)          # of a warp's visit; the last serves any number
+PORTABLE_COLUMNS = (8, 16)             # of a visit of a warp; the last serves any number (32 would spill)
+PREFILL_TILES = 2                       # n8 tiles of a visit of a warp
 SM90_COLUMNS = (16, 32, 64)             # width of the matrix instruction; the last serves any number
 SM90_PLAN_ROWS = 256                    # query rows of an item in the staged prefill: the fixup walks the same plan
 
@@ -84,6 +85,11 @@ def portable_decode(arch, f, s):
     return [Variant("decode", f, s, arch, (kernel,), "portable", bound) for bound, kernel in kernels]
 
 
+def portable_prefill(arch, f, s):
+    plan = Kernel("jax_fp4_indexer.kernels.portable.plan:PortablePlan", arch)
+    return [Variant("prefill", f, s, arch, (plan, portable(arch, "prefill", f, s, column_tiles=PREFILL_TILES)), "portable", passes="pages")]
+
+
 def native_decode(f, s):
     return [Variant("decode", f, s, "sm_90a", (kernel,), max_columns=bound)
             for bound, kernel in by_columns(lambda width: sm90_decode(f, s, width), SM90_COLUMNS)]
@@ -93,12 +99,12 @@ def native_prefill(f, s):
     """Plan and widened keys; the product; in MXFP4 also what bf16 does not hold, which exits at once if there is nothing."""
     launches = [sm90("prepare", "Prepare", f, s), sm90("prefill", "Prefill", f, s, expect=(("HGMMA", 16),))]
     if f == "mxfp4":
-        launches.append(portable("sm_90a", "fixup", f, s, plan_rows=SM90_PLAN_ROWS))
+        launches.append(portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS))
     return [Variant("prefill", f, s, "sm_90a", tuple(launches), passes="pages")]
 
 
 PAIRS = [(f, s) for f in FORMATS for s in SCALE_LAYOUTS]
 VARIANTS = tuple(
     [v for pair in PAIRS for v in native_decode(*pair) + native_prefill(*pair)]
-    + [v for arch in ARCHS for pair in PAIRS for v in portable_decode(arch, *pair)])
+    + [v for arch in ARCHS for pair in PAIRS for v in portable_decode(arch, *pair) + portable_prefill(arch, *pair)])
 KERNELS = kernels_of(VARIANTS)
