@@ -56,6 +56,11 @@ def sub_sat(a, b):
     return asm("sub.sat.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
 
 
+def opaque(a):
+    """The same value, but nothing computed from it is moved out of a loop (which would hold registers all through it)."""
+    return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)
+
+
 # ---- packed halves
 def hmul2(a, b):
     return asm("mul.rn.f16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")

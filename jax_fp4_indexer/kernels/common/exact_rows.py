@@ -62,12 +62,11 @@ def _times_pow2(x, k_byte, q_byte):
 @cute.jit
 def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane):
     """Scores of a piece. k_lo, k_hi: scale bytes of group t of rows g and g + 8; b: query_operands; q_byte: of group t of column g."""
-    fragments = key_operands(lo, hi)
     t = lane % 4
     total = [Float32(0.0)] * 4
     for x in cutlass.range(4, unroll=1):
         mine = Int32(0) - Int32(t == x)         # only the lanes that hold group x feed the product
-        dot = multiply([[r & mine for r in f] for f in fragments], b)
+        dot = multiply(key_operands([r & mine for r in lo], [r & mine for r in hi]), b)
         k = [shfl_idx(k_lo, lane - t + x), shfl_idx(k_hi, lane - t + x)]
         q = [shfl_idx(q_byte, 8 * t + x), shfl_idx(q_byte, 8 * t + 4 + x)]
         total = [total[i] + _times_pow2(fmul(dot[i], Float32(16384.0)), k[i // 2], q[i % 2]) for i in range(4)]

@@ -50,10 +50,12 @@ class Sequences(Fixed):
             i = i + threads
 
     def entry(self, which, i):
-        """Element i of a prefix sum. One of two predicated loads: no branch, so a warp's loads overlap."""
-        return asm("{ .reg .pred p; setp.lt.s32 p, $3, " + str(TABLE) + "; @p ld.shared.b32 $0, [$1+" + str(which * TABLE * 4) + "]; "
+        """Element i of a prefix sum. One of two predicated loads: no branch, so a warp's loads overlap.
+
+        The `mov` says that the register's old value is dead (ptxas would carry it, and spill it, through the loops around)."""
+        return asm("{ .reg .pred p; mov.b32 $0, 0; setp.lt.s32 p, $3, " + str(TABLE) + "; @p ld.shared.b32 $0, [$1+" + str(which * TABLE * 4) + "]; "
                    "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 4, self.prefix[which] + Int64(i) * 4, self.count],
-                   "=r,r,l,r", pure=False)
+                   "=&r,r,l,r", pure=False)
 
     @cute.jit
     def total_units(self):

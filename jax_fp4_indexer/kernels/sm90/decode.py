@@ -26,8 +26,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, evict_first, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
-                          lds32, mbarrier_init, mbarrier_wait, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
+from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
+                          lds32, mbarrier_init, mbarrier_wait, opaque, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.fixed import Fixed
@@ -42,15 +42,16 @@ from .decode_pages import SLICE_END, Ring, Slice
 class Warp(Fixed):
     """A warp's place."""
 
-    def __init__(self, config, shared, thread, tokens):
-        index = cute.arch.make_warp_uniform(thread // 32)
-        self.lane = thread % 32
-        self.g, self.t = self.lane // 4, self.lane % 4
+    def __init__(self, config, shared, lane, index, tokens):
+        self.c, self.shared, self.lane, self.index, self.tokens = config, shared, lane, index, tokens
+        self.g, self.t = lane // 4, lane % 4
         self.group, self.warp = index // 4, index % 4
         self.base = shared + self.group * config.warpgroup_bytes
         self.barrier = self.group * SLOTS
-        self.policy = evict_first()
-        self.tokens = tokens
+
+    def aside(self):
+        """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
+        return Warp(self.c, self.shared, opaque(self.lane), opaque(self.index), self.tokens)
 
 
 class DecodeKernel(BlockScoresKernel):
@@ -73,7 +74,7 @@ class DecodeKernel(BlockScoresKernel):
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
-        w = Warp(c, shared, thread, args.tokens)
+        w = Warp(c, shared, thread % 32, cute.arch.make_warp_uniform(thread // 32), args.tokens)
         seqs = table_from(args, shared + c.warpgroups * c.warpgroup_bytes)
         ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
         seqs.load(thread, c.threads)
@@ -100,11 +101,7 @@ class DecodeKernel(BlockScoresKernel):
             page_id = ring.refill(w, page_id, first)
 
         descriptor = wgmma.operand_descriptor(w.base + c.operand)
-        output = w.base + c.outputs + self.output_column(w) * 16
         ordinal, tile = Int32(0), Int32(0)
-        acc1 = [Float32(0.0)] * (c.columns // 2)
-        best0 = [Float32(float("-inf"))] * (c.columns // 4)
-        left = [Int32(0)] * 2
         while u < stop:
             u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
             if u < stop:
@@ -115,13 +112,17 @@ class DecodeKernel(BlockScoresKernel):
                 release = Int32(1)
                 if tile + 1 < tiles:
                     release = Int32(0)
-                while u < end:
+                last = end - first_unit
+                while block < last:
                     # A segment: the blocks that the fast form serves for every column, or one other block
-                    segment_end = cutlass.min(end, first_unit + (fast >> 7))
-                    if segment_end <= u:
-                        segment_end = u + 1
+                    segment_end = cutlass.min(last, fast >> 7)
+                    if segment_end <= block:
+                        segment_end = block + 1
                     pending = Int32(0)
-                    while u < segment_end:
+                    acc1 = [Float32(0.0)] * (c.columns // 2)
+                    best0 = [Float32(float("-inf"))] * (c.columns // 4)
+                    left = [Int32(0)] * 2
+                    while block < segment_end:
                         if (ordinal & 3) == w.warp:
                             page_id = ring.settle(w, page_id, stop)
                         stage = ordinal & (c.stages - 1)
@@ -134,7 +135,7 @@ class DecodeKernel(BlockScoresKernel):
                         best = part.maximum(best0, acc1)
                         acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
                         if pending != 0:
-                            page_id = self.combine(w, ring, part, best, left, ordinal - 1, u - 1 - first_unit, None, Int32(1), page_id, output)
+                            page_id = self.combine(w, ring, part, best, left, ordinal - 1, block - 1, None, Int32(1), page_id)
                         operand = wgmma.fence(part.operand(buffer, 1, scales))
                         acc1 = part.issue(operand, descriptor, acc1)
                         acc0 = wgmma.wait(acc0, 1)
@@ -142,18 +143,19 @@ class DecodeKernel(BlockScoresKernel):
                         left = new_left
                         pending = Int32(1)
                         ordinal = ordinal + 1
-                        u = u + 1
+                        block = block + 1
                     acc1 = wgmma.wait(acc1, 0)
-                    page_id = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, u - 1 - first_unit, fast, release, page_id, output)
+                    page_id = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, block - 1, fast, release, page_id)
+                u = first_unit + block
                 tile = tile + 1
                 if release != 0:
                     tile = Int32(0)
                 else:                                   # the same page again, against the next tile of columns
                     u, ordinal = u - 1, ordinal - 1
-        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + thread, ctas * c.threads)
+        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
     @cute.jit
-    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, page_id, output):
+    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, page_id):
         """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage.
 
         fast: keys that the fast form serves for every column; None inside a segment, where it serves them all."""
@@ -171,17 +173,18 @@ class DecodeKernel(BlockScoresKernel):
                 need = need | 2
         if const_expr(fast is not None or c.format == "mxfp4"):
             if need != 0:
-                part.general(w, w.base + stage * c.page_bytes, kb, left[1], maxima)
+                part.general(w.aside(), stage, kb, left[1], slot)
         if slot == w.warp:
             bad = lds32(w.base + c.page_ids + stage * 4)
             bar_sync(w.barrier + slot, 128)
             if release != 0:
                 page_id = ring.refill(w, page_id, stage)
+            v = w.aside()
             values = []
             for i in cutlass.range_constexpr(c.columns // 16):
-                v = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
-                values += [fmax_nan(fmax_nan(v[0][x], v[1][x]), fmax_nan(v[2][x], v[3][x])) for x in range(4)]
-            self.store(w, self.reduce_rows(w, values), bad, kb, output)
+                four = [lds128_f32(v.base + c.maxima + slot * (c.columns * 128) + i * 2048 + v.lane * 16, 512 * x) for x in range(4)]
+                values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
+            self.store(v, self.reduce_rows(v, values), bad, kb)
         elif release != 0:
             bar_arrive(w.barrier + slot, 128)
         else:
@@ -210,8 +213,9 @@ class DecodeKernel(BlockScoresKernel):
         return v // 2 * 8 + 2 * w.t + v % 2
 
     @cute.jit
-    def store(self, w, values, bad, kb, output):
+    def store(self, w, values, bad, kb):
         c = self.c
+        output = w.base + c.outputs + self.output_column(w) * 16
         for i in cutlass.range_constexpr(len(values)):
             low, high, visible, scale = lds128(output, i * 16)
             address = pack64(low, high)

@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ..common.asm import (add_sat, bar_sync, bcast_half, e4m3x2_to_f16x2, fence_async_shared, hmul2, imad, ldg128, ldg32,
+from ..common.asm import (add_sat, bar_sync, bcast_half, e4m3x2_to_f16x2, evict_first, fence_async_shared, hmul2, imad, ldg128, ldg32,
                           ldg_u16, ldg_u8, lds64, redux, shfl_idx, sts32, sts_v4, unpack64)
 from ..common.exact_rows import query_operands
 from ..common.fixed import Fixed
@@ -51,7 +51,7 @@ class Columns(Fixed):
         """Stage one tile; all 128 threads of the warpgroup.
 
         Returns (keys that the fast form serves for every column of the tile, tiles of the sequence)."""
-        c = self.c
+        c, w = self.c, w.aside()
         q0, q_len = seqs.queries(sequence)
         k_len = seqs.key_count(sequence)
         offset = seqs.offset(sequence, k_len, q_len)
@@ -68,7 +68,7 @@ class Columns(Fixed):
                 in_group = row // q_len
                 i = row - in_group * q_len
                 head, token = kv_head * self.ratio + in_group, q0 + i
-                code = ldg128(self.q + (Int64(token) * Int64(self.heads_q) + Int64(head)) * 64 + Int64(w.t * 16), 0, w.policy)
+                code = ldg128(self.q + (Int64(token) * Int64(self.heads_q) + Int64(head)) * 64 + Int64(w.t * 16), 0, evict_first())
                 at = self.scale_address(head, token, w.t)
                 if const_expr(c.format == "nvfp4"):
                     raw = ldg_u16(at)

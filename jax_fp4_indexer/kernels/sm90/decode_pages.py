@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
+from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, evict_first, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
                           lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32, sts_v4)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
@@ -47,7 +47,7 @@ class Ring(Fixed):
         """A cursor that has left its run moves to the same number of existing units behind the run's end."""
         u, end, delta, head = lds128(w.base + self.c.cursors + w.warp * 16)
         if (u >= end) & (end < stop):
-            page_id = self.move(w, u, end, delta, head, stop)
+            page_id = self.move(w.aside(), u, end, delta, head, stop)
         return page_id
 
     @cute.jit
@@ -93,9 +93,10 @@ class Ring(Fixed):
                     mbarrier_arrive(bar)
             elif w.lane == 0:
                 page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
+                policy = evict_first()
                 mbarrier_expect_tx(bar, c.page_bytes)
-                bulk_load(buffer, self.k + page * 8192, 8192, bar, w.policy)
-                bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, w.policy)
+                bulk_load(buffer, self.k + page * 8192, 8192, bar, policy)
+                bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, policy)
         return self.page_id(u + 4, end, delta)
 
 
@@ -154,12 +155,15 @@ class Slice(Fixed):
         return out
 
     @cute.jit
-    def general(self, w, buffer, kb, irregular, maxima):
-        """Replace this warp's maxima (already stored at `maxima`) of the columns that the fast form does not serve on this page."""
+    def general(self, w, stage, kb, irregular, slot):
+        """Replace this warp's maxima (already stored in the slot) of the columns that the fast form does not serve on this page."""
         c = self.c
+        part = Slice(c, w)
+        buffer = w.base + stage * c.page_bytes
+        maxima = w.base + c.maxima + slot * (c.columns * 128)
         key = kb * 128 + w.warp * 16 + w.g
         last = kb * 128 + SLICE_END - 1 + w.warp * 16
-        at = buffer + 8192 + self.scale_offset
+        at = buffer + 8192 + part.scale_offset
         for n in cutlass.range(c.columns // 8, unroll=1):
             visible0, fast0, visible1, fast1 = lds128(w.base + c.limits + n * 64 + w.t * 16)
             if const_expr(c.format == "nvfp4"):
@@ -170,13 +174,13 @@ class Slice(Fixed):
                 q_byte = lds_u8(w.base + c.raw_scales + n * 32 + w.g * 4 + w.t)
             best = [Float32(float("-inf"))] * 2
             for i in cutlass.range(2, unroll=1):
-                codes = buffer + self.code_offset + i * 4096
+                codes = buffer + part.code_offset + i * 4096
                 lo, hi = lds128(codes), lds128(codes, 512)
-                scale = at + i * self.tile_step
+                scale = at + i * part.tile_step
                 if const_expr(c.format == "nvfp4"):
-                    scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * self.half_step)) for x in range(2)], b)
+                    scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * part.half_step)) for x in range(2)], b)
                 else:
-                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, self.half_step), b, q_byte, w.lane)
+                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane)
                 best = counted_maximum(best, scores, key + i * 64, [visible0 - 1, visible1 - 1])
             out = maxima + (n // 2) * 2048 + w.warp * 512 + w.lane * 16 + (n % 2) * 8
             if (fast0 <= last) | (irregular != 0):
