@@ -332,11 +332,6 @@ def ldg_f32(addr, offset=0):
     return asm(f"ld.global.nc.f32 $0, [$1+{offset}];", [Float32], [addr], "=f,l", pure=False)
 
 
-def stay(a):
-    """a, as a value the compiler will not compute earlier than here."""
-    return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)
-
-
 # ---- loads that stay before the next barrier (the read-only ones above are sunk to their use, whatever stands between)
 def ld_v4(addr, offset=0):
     return list(asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
