@@ -227,6 +227,7 @@ void Passes(const Fake& fake) {
   };
   CHECK_EQ(run(10, 4), "plan0 main0 plan4 main4 plan8 main8 ");
   CHECK_EQ(run(8, 4), "plan0 main0 plan4 main4 ");
+  CHECK_EQ(run(7, 3), "plan0 main0 plan3 main3 plan6 main6 ");
   CHECK_EQ(run(3, 4), "plan0 main0 ");
   CHECK_EQ(run(0, 4), "plan0 main0 ");  // an empty list still has -inf to write
   CHECK(Contains(run(10, 0), "op: pages_per_pass: got 0, expected at least 1"));
