@@ -231,7 +231,7 @@ def alone(inp, b):
     return out, q0, q_len
 
 
-def padded(inp, tokens, seqs, pages, indices, tiles):
+def padded(inp, tokens, seqs, pages, indices, tiles, max_seqlen_q=None):
     """The same batch in larger static shapes, as a serving loop pads it: empty sequences, NaN tokens and pages, wild unused ids, extra K tiles.
 
     Only for metadata that does not contradict itself: clamping to a longer buffer would change what contradictory metadata means.
@@ -242,4 +242,4 @@ def padded(inp, tokens, seqs, pages, indices, tiles):
     return dataclasses.replace(
         inp, q=more(inp.q, tokens, 0x77), q_scale=more(inp.q_scale, tokens, nan), k=more(inp.k, pages, 0x77), k_scale=more(inp.k_scale, pages, nan),
         kv_indices=more(inp.kv_indices, indices, INT32_MIN), cu_q=hold(inp.cu_q), cu_k=hold(inp.cu_k), cu_p=hold(inp.cu_p),
-        qo_offset=None if inp.qo_offset is None else more(inp.qo_offset, seqs, INT32_MAX), max_seqlen_k=tiles * PAGE)
+        qo_offset=None if inp.qo_offset is None else more(inp.qo_offset, seqs, INT32_MAX), max_seqlen_k=tiles * PAGE, max_seqlen_q=max_seqlen_q or inp.max_seqlen_q)
