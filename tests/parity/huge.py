@@ -34,7 +34,7 @@ def _vector(*x):
 
 def page_offsets(name, fmt, heads=4, pages=65537, reverse=False, layout="public"):
     """One query over 65,537 pages: bytes of K pass 2^31 at page 65,536 of 4 KV heads, elements at 32,768. Four pages hold a scale of 2."""
-    marked = np.array([32767, 32768, 65535, 65536])
+    marked = np.array([pages // 2 - 1, pages // 2, pages - 2, pages - 1])
     G, one = inputs.GROUPS[fmt], inputs.ONE[fmt]
     two = int(inputs.power_of_two_byte(fmt, 1))
     k = jnp.full((pages, heads, PAGE, 64), ONES, jnp.uint8)
@@ -56,9 +56,9 @@ def _first_wrong(got, want):
     return f"{len(bad)} blocks wrong, first {bad[0].tolist()}: {got[tuple(bad[0])]}" if len(bad) else ""
 
 
-def many_tiles(name, fmt):
+def many_tiles(name, fmt, pages=65536):
     """65,536 K tiles of one KV head: past the limit of a grid's second and third dimension."""
-    pages, G, one = 65536, inputs.GROUPS[fmt], inputs.ONE[fmt]
+    G, one = inputs.GROUPS[fmt], inputs.ONE[fmt]
     k_scale = jnp.full((pages, 1, PAGE, G), one, jnp.uint8).at[-1].set(int(inputs.power_of_two_byte(fmt, 1)))
     out = jfi.fp4_indexer_block_scores(jnp.full((2, 2, 64), ONES, jnp.uint8), jnp.full((pages, 1, PAGE, 64), ONES, jnp.uint8), jnp.full((2, 2, G), one, jnp.uint8), k_scale,
                                        _vector(0, 2), _vector(0, pages * PAGE), _vector(0, pages), kv_indices=jnp.arange(pages, dtype=jnp.int32),
