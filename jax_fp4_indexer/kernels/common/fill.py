@@ -6,7 +6,7 @@ the numbering cost about the same. Right for any Tq: rows that do not start on 1
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from .asm import ballot_le, ldg32, lowest_bit, stg32, stg_v4
 

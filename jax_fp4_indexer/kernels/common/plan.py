@@ -15,7 +15,7 @@ on what scratch held before. With metadata that contradicts itself the table may
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64
 
 from ...configs.block_scores import PAGE, Scratch
 from .asm import clz, ldg32, lds32, lds_s64, redux, scan_add_s64, stg32, stg64, stg_v4, sts32, sts64
