@@ -13,7 +13,7 @@ def main():
 
 
 @main.command()
-@click.option("--context", type=click.IntRange(min=2048), default=None, help="Tokens of the longest sequence. [default: 32768 on a CPU, 262144 on a GPU]")
+@click.option("--context", type=click.IntRange(min=8192), default=None, help="Tokens of the longest sequence. [default: 32768 on a CPU, 262144 on a GPU]")
 @click.option("--top-k", type=click.IntRange(min=1), default=16, help="Blocks chosen per head.")
 @click.option("--seed", type=int, default=0)
 @click.option("--out", type=click.Path(dir_okay=True, file_okay=False), default="out", help="Folder for the picture.")
