@@ -157,4 +157,5 @@ class PortableBlockScores(BlockScoresKernel):
                 if (count > 0) & (item.head + (tile.first >> item.log2) < item.head_end):
                     self.pages.visit(args, tile, self.slot(), item.page, count, 1, Int64(0), lane)
         if const_expr(c.form == "prefill"):
-            fill_rest(args, layout, Int64(worker), Int64(workers), lane)
+            if args.first_page == 0:
+                fill_rest(args, layout, Int64(worker), Int64(workers), lane)
