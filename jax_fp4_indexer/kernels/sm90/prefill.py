@@ -157,18 +157,20 @@ class Prefill(BlockScoresKernel):
     def reduce_flags(self, args, layout, lane: Int32):
         """Header word at byte 8: 1 if a page of this pass is flagged, + 2 if a query row is. One warp; prepare wrote every flag."""
         scratch = args.scratch.toint()
-        pages, rows = Int32(0), Int32(0)
-        i = lane
-        while i < args.pages_per_pass * args.heads_kv:
-            pages = pages | ldg32(scratch + layout.page_flags + Int64(i) * 4)
-            i = i + 32
-        i = lane
-        while i < (args.tokens + 15) // 16:
-            rows = rows | ldg32(scratch + layout.query_flags + Int64(i) * 4)
-            i = i + 32
-        pages, rows = redux("or", pages), redux("or", rows)
+        pages = self.any_set(scratch + layout.page_flags, args.pages_per_pass * args.heads_kv, lane)
+        rows = self.any_set(scratch + layout.query_flags, (args.tokens + 15) // 16, lane)
         if lane == 0:
             stg32(scratch + 8, cutlass.min(pages, 1) + cutlass.min(rows, 1) * 2)
+
+    @cute.jit
+    def any_set(self, flags: Int64, count: Int32, lane: Int32):
+        """OR of `count` words, eight loads of a lane in flight (reading the last word again does no harm)."""
+        found = Int32(0)
+        for i in cutlass.range((count + 255) // 256, unroll=1):
+            words = [ldg32(flags + Int64(cutlass.min(i * 256 + j * 32 + lane, count - 1)) * 4) for j in range(8)]
+            for j in cutlass.range_constexpr(8):
+                found = found | words[j]
+        return redux("or", found)
 
     # ---------------------------------------------------------------- scores
     @cute.jit
