@@ -46,6 +46,11 @@ def imad(a, factor, c):
     return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
 
 
+def mad_wide(a, factor, c):
+    """a * factor + c in 64 bits; a and factor are unsigned 32-bit, c is an Int64."""
+    return asm("mad.wide.u32 $0, $1, $2, $3;", [Int64], [a, factor, c], "=l,r,r,l")
+
+
 def add_sat(a, b):
     """a + b, clamped to the range of int32."""
     return asm("add.sat.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")

@@ -7,7 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .asm import asm, count_le, ldg32, sts32, sub_sat
+from .asm import asm, count_le, ldg32, opaque, sts32, sub_sat
 from .fixed import Fixed
 
 TABLE = 516                     # entries of each prefix sum held in shared memory
@@ -106,7 +106,7 @@ class Sequences(Fixed):
         """How many sequences end at or before list index x: the sequence that holds x (count if none). All lanes of a warp, same x."""
         low, span = Int32(0), self.count
         while span > 32:
-            step = (span + 31) // 32
+            step = (span + 31) >> 5
             i = low + (lane + 1) * step - 1
             e = Int32(LARGEST)
             if i < low + span:
@@ -129,7 +129,10 @@ class Sequences(Fixed):
         b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
         found = Int32(0)
         while (u < stop) & (found == 0):
-            b = self.search(u // self.heads_kv, lane)
+            x = u
+            if opaque(self.heads_kv) > 1:           # divisions take time that the start of a short kernel feels
+                x = u // self.heads_kv
+            b = self.search(x, lane)
             if b >= self.count:
                 u = stop
             else:
@@ -141,8 +144,10 @@ class Sequences(Fixed):
                 if (rel < 0) | (rel >= listed * self.heads_kv):         # prefix sums that are not monotone
                     u = u + 1
                 else:
-                    head = rel // listed
-                    block = rel - head * listed
+                    head, block = Int32(0), rel
+                    if rel >= listed:
+                        head = rel // listed
+                        block = rel - head * listed
                     if block < blocks:
                         found = Int32(1)
                         index = first + block

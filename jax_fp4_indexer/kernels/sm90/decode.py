@@ -27,7 +27,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
-                          lds32, mbarrier_init, mbarrier_wait, opaque, pack64, select_f32, shfl_xor_f32, sts128_f32, stg_f32)
+                          mbarrier_init, mbarrier_wait, opaque, pack64, select_f32, shfl_idx, shfl_xor_f32, sts128_f32, stg_f32)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.fixed import Fixed
@@ -35,7 +35,7 @@ from ..common.kernel import BlockScoresKernel
 from ..common.sequences import table_from
 from . import wgmma
 from .decode_columns import Columns
-from .decode_config import SLOTS, DecodeConfig
+from .decode_config import STAGES, DecodeConfig
 from .decode_pages import SLICE_END, Ring, Slice
 
 
@@ -47,7 +47,7 @@ class Warp(Fixed):
         self.g, self.t = lane // 4, lane % 4
         self.group, self.warp = index // 4, index % 4
         self.base = shared + self.group * config.warpgroup_bytes
-        self.barrier = self.group * SLOTS
+        self.barrier = self.group * STAGES
 
     def aside(self):
         """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
@@ -74,12 +74,13 @@ class DecodeKernel(BlockScoresKernel):
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
-        w = Warp(c, shared, thread % 32, cute.arch.make_warp_uniform(thread // 32), args.tokens)
+        # Through shuffles: ptxas would rather read special registers again than keep the values, 20 clocks each time
+        w = Warp(c, shfl_idx(shared, Int32(0)), shfl_idx(thread % 32, thread % 32), shfl_idx(thread // 32, Int32(0)), args.tokens)
         seqs = table_from(args, shared + c.warpgroups * c.warpgroup_bytes)
         ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
         seqs.load(thread, c.threads)
         if (w.warp == 0) & (w.lane == 0):
-            for s in cutlass.range_constexpr(c.stages):
+            for s in cutlass.range_constexpr(STAGES):
                 mbarrier_init(w.base + c.barriers + s * 8, 1)
             fence_mbarrier_init()
             fence_async_shared()
@@ -94,13 +95,10 @@ class DecodeKernel(BlockScoresKernel):
         stop = u + each
         if share < spare:
             stop = stop + 1
-        # Warp w brings ordinals o with o % 4 == (w + stages) % 4
-        first = (w.warp + c.stages) % 4
-        page_id = ring.start(w, u, first, stop)
-        if first < c.stages:
-            page_id = ring.refill(w, page_id, first)
+        cursor = ring.refill(w, ring.start(w, u, stop), w.warp)
 
         descriptor = wgmma.operand_descriptor(w.base + c.operand)
+        output = w.base + c.outputs + self.output_column(w) * 16
         ordinal, tile = Int32(0), Int32(0)
         while u < stop:
             u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
@@ -123,10 +121,9 @@ class DecodeKernel(BlockScoresKernel):
                     best0 = [Float32(float("-inf"))] * (c.columns // 4)
                     left = [Int32(0)] * 2
                     while block < segment_end:
-                        if (ordinal & 3) == w.warp:
-                            page_id = ring.settle(w, page_id, stop)
-                        stage = ordinal & (c.stages - 1)
-                        mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> (c.stages // 2)) & 1)
+                        cursor = ring.settle(w, cursor, stop)
+                        stage = ordinal & 3
+                        mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> 2) & 1)
                         buffer = w.base + stage * c.page_bytes
                         scales, new_left = part.scales(buffer)
                         # The last page's second tile ran while this page's first was decoded
@@ -135,7 +132,7 @@ class DecodeKernel(BlockScoresKernel):
                         best = part.maximum(best0, acc1)
                         acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
                         if pending != 0:
-                            page_id = self.combine(w, ring, part, best, left, ordinal - 1, block - 1, None, Int32(1), page_id)
+                            cursor = self.combine(w, ring, part, best, left, ordinal - 1, block - 1, None, Int32(1), cursor, output)
                         operand = wgmma.fence(part.operand(buffer, 1, scales))
                         acc1 = part.issue(operand, descriptor, acc1)
                         acc0 = wgmma.wait(acc0, 1)
@@ -145,7 +142,7 @@ class DecodeKernel(BlockScoresKernel):
                         ordinal = ordinal + 1
                         block = block + 1
                     acc1 = wgmma.wait(acc1, 0)
-                    page_id = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, block - 1, fast, release, page_id)
+                    cursor = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, block - 1, fast, release, cursor, output)
                 u = first_unit + block
                 tile = tile + 1
                 if release != 0:
@@ -155,13 +152,13 @@ class DecodeKernel(BlockScoresKernel):
         fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
     @cute.jit
-    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, page_id):
+    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, cursor, output):
         """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage.
 
         fast: keys that the fast form serves for every column; None inside a segment, where it serves them all."""
         c = self.c
-        slot, stage = ordinal & 3, ordinal & (c.stages - 1)
-        maxima = w.base + c.maxima + slot * (c.columns * 128)
+        stage = ordinal & 3
+        maxima = w.base + c.maxima + stage * (c.columns * 128)
         mine = maxima + w.warp * 512 + w.lane * 16
         if const_expr(c.format == "mxfp4"):
             best = part.rescale(w, best, bits_f32(left[0]))
@@ -173,23 +170,24 @@ class DecodeKernel(BlockScoresKernel):
                 need = need | 2
         if const_expr(fast is not None or c.format == "mxfp4"):
             if need != 0:
-                part.general(w.aside(), stage, kb, left[1], slot)
-        if slot == w.warp:
-            bad = lds32(w.base + c.page_ids + stage * 4)
-            bar_sync(w.barrier + slot, 128)
+                part.general(w.aside(), stage, kb, left[1])
+        if stage == w.warp:
+            bad = cursor[5]
+            # Read before the barrier, whose wait hides it
+            outputs = [lds128(output, i * 16) for i in range(max(1, c.columns // 32))]
+            bar_sync(w.barrier + stage, 128)
             if release != 0:
-                page_id = ring.refill(w, page_id, stage)
-            v = w.aside()
+                cursor = ring.refill(w, cursor, stage)
             values = []
             for i in cutlass.range_constexpr(c.columns // 16):
-                four = [lds128_f32(v.base + c.maxima + slot * (c.columns * 128) + i * 2048 + v.lane * 16, 512 * x) for x in range(4)]
+                four = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
                 values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
-            self.store(v, self.reduce_rows(v, values), bad, kb)
+            self.store(w, self.reduce_rows(w, values), bad, kb, outputs)
         elif release != 0:
-            bar_arrive(w.barrier + slot, 128)
+            bar_arrive(w.barrier + stage, 128)
         else:
-            bar_sync(w.barrier + slot, 128)         # the same barrier comes next: nobody may be ahead
-        return page_id
+            bar_sync(w.barrier + stage, 128)         # the same barrier comes next: nobody may be ahead
+        return cursor
 
     def reduce_rows(self, w, values):
         """Maxima over the 8 row groups, scattered: see output_column."""
@@ -209,15 +207,14 @@ class DecodeKernel(BlockScoresKernel):
         values, v = self.c.columns // 4, Int32(0)
         for bit in (16, 8, 4):
             values = values // 2
-            v = v + (w.lane // bit % 2) * values
-        return v // 2 * 8 + 2 * w.t + v % 2
+            v = v + ((w.lane >> bit.bit_length() - 1) & 1) * values
+        return (v >> 1) * 8 + 2 * w.t + (v & 1)
 
     @cute.jit
-    def store(self, w, values, bad, kb):
+    def store(self, w, values, bad, kb, outputs):
         c = self.c
-        output = w.base + c.outputs + self.output_column(w) * 16
         for i in cutlass.range_constexpr(len(values)):
-            low, high, visible, scale = lds128(output, i * 16)
+            low, high, visible, scale = outputs[i]
             address = pack64(low, high)
             r = values[i]
             if const_expr(c.format == "nvfp4"):

@@ -7,7 +7,7 @@ from ..common.sequences import TABLE_BYTES
 SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
 REGISTERS = 65536
 NAMED_BARRIERS = 16
-SLOTS = 4                       # maxima of that many pages may be on their way between the warps of a warpgroup
+STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps; their maxima have as many slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +17,11 @@ class DecodeConfig:
     scale_layout: str = "public"
     columns: int = 16
     warpgroups: int = 4
-    stages: int = 4
 
     @classmethod
     def choose(cls, format, scale_layout, columns):
         """The measured choice for a width."""
-        return cls(format, scale_layout, columns, *{16: (4, 4), 32: (3, 4), 64: (2, 4)}[columns])
+        return cls(format, scale_layout, columns, {16: 4, 32: 3, 64: 2}[columns])
 
     def fits(self):
         """None, or why this variant cannot run."""
@@ -30,10 +29,8 @@ class DecodeConfig:
             return f"unknown format {self.format!r} or scale layout {self.scale_layout!r}"
         if self.columns not in (16, 32, 64):
             return f"columns {self.columns}: must be 16, 32 or 64"
-        if not 1 <= self.warpgroups * SLOTS <= NAMED_BARRIERS:
-            return f"{self.warpgroups} warpgroups need {self.warpgroups * SLOTS} named barriers of {NAMED_BARRIERS}"
-        if self.stages not in (2, 4):
-            return f"{self.stages} stages: a warp refills one stage in four pages, so 2 or 4"
+        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
+            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
         # Two accumulators, one tile's keys, and about 60 for addresses and state
@@ -65,15 +62,15 @@ class DecodeConfig:
     # ---- shared memory: the table of the sequences, then per warpgroup (offsets from the warpgroup's base; a multiple of 128)
     @property
     def operand(self):          # queries as f16, see wgmma.py
-        return self.stages * self.page_bytes
+        return STAGES * self.page_bytes
 
     @property
-    def maxima(self):           # [SLOTS][columns / 16][4 warps][32 lanes] x 4 f32
+    def maxima(self):           # [4 pages][columns / 16][4 warps][32 lanes] x 4 f32
         return self.operand + self.columns * 256
 
     @property
     def raw_codes(self):        # mxfp4: the columns' packed codes, 64 bytes each
-        return self.maxima + SLOTS * self.columns * 128
+        return self.maxima + STAGES * self.columns * 128
 
     @property
     def outputs(self):          # 16 bytes a column: address of its score of block 0 (0: none), visible keys, head scale
@@ -96,16 +93,8 @@ class DecodeConfig:
         return self.raw_scales + self.columns * 4
 
     @property
-    def page_ids(self):         # 4 bytes a stage: nonzero where the page id is out of range
-        return self.barriers + self.stages * 8
-
-    @property
-    def cursors(self):          # 16 bytes a warp: see decode_pages.Ring
-        return self.page_ids + 16
-
-    @property
     def warpgroup_bytes(self):
-        return (self.cursors + 64 + 127) // 128 * 128
+        return (self.barriers + STAGES * 8 + 127) // 128 * 128
 
     @property
     def shared_bytes(self):

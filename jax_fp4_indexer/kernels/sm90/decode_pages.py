@@ -11,12 +11,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, evict_first, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
-                          lds_u16, lds_u8, mbarrier_arrive, mbarrier_expect_tx, outside, redux, sts32, sts_f32, sts_v4)
+from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
+                          lds_u16, lds_u8, mad_wide, mbarrier_arrive, mbarrier_expect_tx, opaque, outside, redux, sts_f32, sts_v4)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
 from . import wgmma
 
+EVICT_FIRST = 0x12F0000000000000      # the value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
 K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
 K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
 SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
@@ -28,40 +29,33 @@ def nvfp4_scales(raw):
 
 
 class Ring(Fixed):
-    """Copies of a warpgroup's pages. Warp w issues those of page ordinals o with o % 4 == (w + stages) % 4."""
+    """Copies of a warpgroup's pages. Warp w issues those of page ordinals o with o % 4 == w."""
 
     def __init__(self, config, args, seqs):
         self.c, self.seqs = config, seqs
         self.k, self.k_scale, self.ids = args.k.toint(), args.k_scale.toint(), args.kv_indices.toint()
         self.num_pages, self.heads_kv = args.num_pages, args.heads_kv
 
-    # A warp's cursor, its next page to bring: [unit, end of its run, list index - unit, KV head] in shared memory, the page's id in a register
-    # (a load on its way). Registers are short in the main loop.
+    # A warp's cursor, its next page to bring: [unit, end of its run, list index - unit, KV head, page id (a load on its way), and whether
+    # the page that it brought last, which is the one that it reduces next, has an id out of range]
     @cute.jit
-    def start(self, w, u, ahead, stop):
-        """The cursor on the unit that comes `ahead` existing units after the first one from u on. Returns the page id."""
-        return self.move(w, u + ahead, u, Int32(0), Int32(0), stop)
+    def start(self, w, u, stop):
+        """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first."""
+        return self.settle(w, [u + w.warp, u, Int32(0), Int32(0), Int32(0), Int32(0)], stop)
 
     @cute.jit
-    def settle(self, w, page_id, stop):
+    def settle(self, w, cursor, stop):
         """A cursor that has left its run moves to the same number of existing units behind the run's end."""
-        u, end, delta, head = lds128(w.base + self.c.cursors + w.warp * 16)
+        u, end, delta, head, page_id, bad = cursor
         if (u >= end) & (end < stop):
-            page_id = self.move(w.aside(), u, end, delta, head, stop)
-        return page_id
-
-    @cute.jit
-    def move(self, w, u, end, delta, head, stop):
-        while (u >= end) & (end < stop):
-            beyond = u - end
-            u, end, _, head, _, index = self.seqs.find_run(end, stop, w.lane)
-            delta = index - u
-            u = u + beyond
-        cute.arch.sync_warp()
-        if w.lane == 0:
-            sts_v4(w.base + self.c.cursors + w.warp * 16, [u, end, delta, head])
-        cute.arch.sync_warp()
-        return self.page_id(u, end, delta)
+            lane = opaque(w.lane)
+            while (u >= end) & (end < stop):
+                beyond = u - end
+                u, end, _, head, _, index = self.seqs.find_run(end, stop, lane)
+                delta = index - u
+                u = u + beyond
+            page_id = self.page_id(u, end, delta)
+        return [u, end, delta, head, page_id, bad]
 
     @cute.jit
     def page_id(self, u, end, delta):
@@ -71,19 +65,15 @@ class Ring(Fixed):
         return r
 
     @cute.jit
-    def refill(self, w, page_id, stage):
-        """Copy the cursor's page into a stage, and move on by four units. Returns the next page id (`settle` before the next refill)."""
+    def refill(self, w, cursor, stage):
+        """Copy the cursor's page into a stage, and move on by four units (`settle` before the next refill)."""
         c = self.c
-        u, end, delta, head = lds128(w.base + c.cursors + w.warp * 16)
-        cute.arch.sync_warp()
+        u, end, delta, head, page_id, _ = cursor
+        bad = Int32((page_id < 0) | (page_id >= self.num_pages))
         if u < end:
             bar = w.base + c.barriers + stage * 8
             buffer = w.base + stage * c.page_bytes
-            bad = (page_id < 0) | (page_id >= self.num_pages)
-            if w.lane == 0:
-                sts32(w.base + c.page_ids + stage * 4, 0, Int32(bad))
-                sts32(w.base + c.cursors + w.warp * 16, 0, u + 4)
-            if bad:                             # nothing to read: the block is NaN where it is visible. Plain scales keep it off the general form
+            if bad != 0:                        # nothing to read: the block is NaN where it is visible. Plain scales keep it off the general form
                 one = Int32(0x38383838)
                 for i in cutlass.range_constexpr(c.groups // 4):
                     sts_v4(buffer + 8192 + i * 512 + w.lane * 16, [one, one, one, one])
@@ -92,12 +82,12 @@ class Ring(Fixed):
                 if w.lane == 0:
                     mbarrier_arrive(bar)
             elif w.lane == 0:
-                page = Int64(page_id) * Int64(self.heads_kv) + Int64(head)
-                policy = evict_first()
+                page = mad_wide(page_id, self.heads_kv, Int64(head))
+                policy = Int64(EVICT_FIRST)
                 mbarrier_expect_tx(bar, c.page_bytes)
                 bulk_load(buffer, self.k + page * 8192, 8192, bar, policy)
                 bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, policy)
-        return self.page_id(u + 4, end, delta)
+        return [u + 4, end, delta, head, self.page_id(u + 4, end, delta), bad]
 
 
 class Slice(Fixed):
@@ -155,12 +145,12 @@ class Slice(Fixed):
         return out
 
     @cute.jit
-    def general(self, w, stage, kb, irregular, slot):
-        """Replace this warp's maxima (already stored in the slot) of the columns that the fast form does not serve on this page."""
+    def general(self, w, stage, kb, irregular):
+        """Replace this warp's maxima (already stored) of the columns that the fast form does not serve on this page."""
         c = self.c
         part = Slice(c, w)
         buffer = w.base + stage * c.page_bytes
-        maxima = w.base + c.maxima + slot * (c.columns * 128)
+        maxima = w.base + c.maxima + stage * (c.columns * 128)
         key = kb * 128 + w.warp * 16 + w.g
         last = kb * 128 + SLICE_END - 1 + w.warp * 16
         at = buffer + 8192 + part.scale_offset
