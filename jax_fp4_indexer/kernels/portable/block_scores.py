@@ -58,8 +58,9 @@ class Config:
 
     @property
     def warps(self):
-        """As many as the registers allow: 168 a thread with 12 warps, 255 with 8 (32 columns keep 64 registers of queries)."""
-        return 8 if self.column_tiles == 4 else 12
+        """As many as the registers allow: 168 a thread with 12 warps, 255 with 8 (the general form of mxfp4 beside the columns; 32 columns keep
+        64 registers of queries)."""
+        return 12 if self.format == "nvfp4" and self.column_tiles < 4 else 8
 
     @property
     def ahead(self):

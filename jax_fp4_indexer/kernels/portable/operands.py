@@ -8,8 +8,9 @@ Keys are rows (A), query columns are columns (B). Lane (g, t) = (lane / 4, lane 
 | nvfp4 | value * scale * 2^-14, a multiple of 2^-24 | value * scale | 2^14 |
 | mxfp4 | value * 2^(byte - 133), byte in 110 .. 134 | value * 2^(byte - top + 13), top = largest byte of the row, span <= 27 | 2^(top - 134) |
 
-All of them are exact in f16. A key row of mxfp4 with a byte outside KEY_LOW .. KEY_HIGH, or a query row whose bytes span more than QUERY_SPAN
-(or hold 255), goes through `exact_rows.mxfp4_piece` instead: which way a score takes depends on its own key and query row alone.
+All of them are exact in f16. A key row of mxfp4 whose bytes leave KEY_LOW .. KEY_HIGH is shifted into it as a whole (`key_window`) if it spans no
+more; otherwise, and for a query row whose bytes span more than QUERY_SPAN or hold 255, `exact_rows.mxfp4_piece` gives the score.
+Which way a score takes depends on its own key and query row alone.
 """
 import cutlass
 from cutlass import Float32, Int32, Int64
@@ -20,6 +21,7 @@ from ..common.e2m1 import decode_word
 from ..common.exact_rows import query_operands
 
 KEY_LOW, KEY_HIGH = 110, 134    # mxfp4 scale bytes whose factor * 2^-14 keeps every E2M1 value exact in f16
+SHIFTABLE = (64, 191)           # key bytes for which products times 2^shift stay normal numbers
 QUERY_SPAN = 27
 ONE_IN_BOTH = 0x04000400        # an exponent field of 1 in both halves
 
@@ -36,6 +38,22 @@ def byte_range(word):
     low = cutlass.min(cutlass.min(b[0], b[1]), cutlass.min(b[2], b[3]))
     high = cutlass.max(cutlass.max(b[0], b[1]), cutlass.max(b[2], b[3]))
     return low, high
+
+
+def key_window(word):
+    """(shift, general) of a key row with these four mxfp4 scale bytes: bytes minus shift lie in the operand window, and the scores are to be
+    multiplied by 2^shift; 0 where they lie in it already. general: 1 where no shift serves."""
+    low, high = byte_range(word)
+    inside = (low >= KEY_LOW) & (high <= KEY_HIGH)
+    shift = (high - KEY_HIGH) * (1 - Int32(inside))
+    shiftable = (high - low <= KEY_HIGH - KEY_LOW) & (low >= SHIFTABLE[0]) & (high <= SHIFTABLE[1])
+    return shift, 1 - Int32(inside | shiftable)
+
+
+def query_window(word):
+    """(largest byte, general) of a query row with these four mxfp4 scale bytes. general: 1 where f16 operands do not hold the row."""
+    low, top = byte_range(word)
+    return top, Int32((top - low > QUERY_SPAN) | (top == 255))
 
 
 class Operands:
@@ -127,9 +145,9 @@ class Operands:
             info = Int32(0)
         else:
             word = ldg32(address)
-            low, top = byte_range(word)
+            top, general = query_window(word)
             own = and_(word >> (8 * t), 255)
             factor = imad(cutlass.max(own - top + 28, Int32(1)), ONE_IN_BOTH, Int32(0))
             factors = [factor, factor]
-            info = top + 256 * Int32((top - low > QUERY_SPAN) | (top == 255))
+            info = top + 256 * general
         return [hmul2(v, factors[i // 8]) for i, v in enumerate(values)], info

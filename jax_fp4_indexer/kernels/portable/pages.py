@@ -8,7 +8,7 @@ from cutlass import Float32, Int32, Int64, const_expr
 from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
 from ..common.asm import and_, fmax_nan, fmul, lds128, ldg128, ldg32, ldg_f32, ldg_v4, pow2_f32, redux, select_f32, shfl_idx, shfl_xor_f32, stg_f32, sts_v4
 from ..common.exact_rows import counted_maximum, mxfp4_piece, query_operands
-from .operands import KEY_HIGH, KEY_LOW, Operands, byte_range
+from .operands import KEY_HIGH, KEY_LOW, Operands, byte_range, key_window
 
 NEG_INF = float("-inf")
 TILE_BYTES = 32
@@ -195,14 +195,13 @@ class Pages:
             else:
                 words = [ldg32(scale_at - Int64(t)), ldg32(scale_at - Int64(t), self.ops.row_offset(8))]
                 own = [and_(w >> (8 * t), 255) for w in words]
-                ranges = [byte_range(w) for w in words]
-                outside = [Int32((low < KEY_LOW) | (high > KEY_HIGH)) for low, high in ranges]
-                inside = [cutlass.min(cutlass.max(b, Int32(KEY_LOW)), Int32(KEY_HIGH)) for b in own]
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(inside[0]), self.ops.key_scale(inside[1]), qf, self.nt)
+                shifts, outside = zip(*[key_window(w) for w in words])
+                placed = [cutlass.min(cutlass.max(own[r] - shifts[r], Int32(KEY_LOW)), Int32(KEY_HIGH)) for r in range(2)]
+                acc = self.ops.multiply(lo, hi, self.ops.key_scale(placed[0]), self.ops.key_scale(placed[1]), qf, self.nt)
                 counted = [outside[r] * Int32(m * 16 + 8 * r + g <= top) for r in range(2)]
                 general = redux("or", counted[0] | counted[1] | special)
                 for n in cutlass.range_constexpr(self.nt):
-                    scores = [self.scaled(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH) for i in range(4)]
+                    scores = [self.scaled(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2]) for i in range(4)]
                     if general != 0:
                         head, token, _ = self.column(tile, n * 8 + g)
                         q_word = ldg32(self.ops.query_scales(args, head, token))
