@@ -8,9 +8,13 @@
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
-# GPU machines: make EXTRAS=dev,cuda13 ... (or cuda12). Another interpreter: make PYTHON=python3.12 ...
+# Where nvidia-smi answers, JAX's CUDA plugin of the driver's CUDA version is installed too; EXTRAS=dev keeps it out.
+# Another interpreter: make PYTHON=python3.12 ...
 
-EXTRAS ?= dev
+ifndef EXTRAS
+CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
+EXTRAS := dev$(if $(CUDA_MAJOR),$(shell test $(CUDA_MAJOR) -ge 13 && echo ,cuda13 || echo ,cuda12))
+endif
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
