@@ -1,4 +1,4 @@
-"""A warp's pages against its query columns: loads ahead, the straight-line page, the careful page, reduction over keys and the store."""
+"""A warp's pages against its query columns: loads ahead, the plain page, the careful page, reduction over keys and the store."""
 import dataclasses
 
 import cutlass
