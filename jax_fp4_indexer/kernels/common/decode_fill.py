@@ -1,5 +1,4 @@
 """The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and padding tokens."""
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
@@ -14,7 +13,6 @@ def fill_invisible(seqs, scores, heads_q, thread, threads):
     # Pairs (sequence, block), sequence fastest: neighbouring threads write neighbouring tokens
     if count > 0:
         b, kb = thread % count, thread // count
-        step_b, step_kb = threads % count, threads // count
         while kb < k_tiles:
             _, _, blocks = seqs.pages(b)
             if kb >= blocks:
@@ -28,8 +26,8 @@ def fill_invisible(seqs, scores, heads_q, thread, threads):
                         at = at + Int64(k_tiles) * Int64(tokens) * 4
                         h = h + 1
                     j = j + 1
-            b = b + step_b
-            kb = kb + step_kb
+            b = b + threads % count
+            kb = kb + threads // count
             if b >= count:
                 b = b - count
                 kb = kb + 1

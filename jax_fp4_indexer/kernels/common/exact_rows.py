@@ -38,11 +38,14 @@ def key_operands(lo, hi, scales=None):
     return fragments
 
 
-def multiply(fragments, b):
-    acc = [Float32(0.0)] * 4
+def multiply(fragments, b, chains=1):
+    """fragments * b. Several independent chains of instructions are faster, for sums that are exact in any order."""
+    acc = [[Float32(0.0)] * 4 for _ in range(chains)]
     for s in range(8):
-        acc = mma_m16n8k16(fragments[s], b[2 * s], b[2 * s + 1], acc)
-    return acc
+        acc[s % chains] = mma_m16n8k16(fragments[s], b[2 * s], b[2 * s + 1], acc[s % chains])
+    while len(acc) > 1:
+        acc = [[x + y for x, y in zip(*pair)] for pair in zip(acc[::2], acc[1::2])]
+    return acc[0]
 
 
 def nvfp4_piece(lo, hi, scales, b):
@@ -60,13 +63,13 @@ def _times_pow2(x, k_byte, q_byte):
 
 
 @cute.jit
-def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane):
-    """Scores of a piece. k_lo, k_hi: scale bytes of group t of rows g and g + 8; b: query_operands; q_byte: of group t of column g."""
+def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane, chains: cutlass.Constexpr[int] = 1):
+    """Scores of a piece. k_lo, k_hi: scale bytes of group t of rows g and g + 8; b: query_operands; q_byte: of group t of column g. chains: see multiply (registers for time)."""
     t = lane % 4
     total = [Float32(0.0)] * 4
     for x in cutlass.range(4, unroll=1):
         mine = Int32(0) - Int32(t == x)         # only the lanes that hold group x feed the product
-        dot = multiply(key_operands([r & mine for r in lo], [r & mine for r in hi]), b)
+        dot = multiply(key_operands([r & mine for r in lo], [r & mine for r in hi]), b, chains)
         k = [shfl_idx(k_lo, lane - t + x), shfl_idx(k_hi, lane - t + x)]
         q = [shfl_idx(q_byte, 8 * t + x), shfl_idx(q_byte, 8 * t + 4 + x)]
         total = [total[i] + _times_pow2(fmul(dot[i], Float32(16384.0)), k[i // 2], q[i % 2]) for i in range(4)]

@@ -20,7 +20,7 @@ class DecodeConfig:
 
     @classmethod
     def choose(cls, format, scale_layout, columns):
-        """The measured choice for a width."""
+        """The variant of a width: as many warpgroups as registers and shared memory allow."""
         return cls(format, scale_layout, columns, {16: 4, 32: 3, 64: 2}[columns])
 
     def fits(self):

@@ -145,7 +145,7 @@ class Slice(Fixed):
         return out
 
     @cute.jit
-    def general(self, w, stage, kb, irregular):
+    def general(self, w, stage, kb, irregular, chains: cutlass.Constexpr[int]):
         """Replace this warp's maxima (already stored) of the columns that the fast form does not serve on this page."""
         c = self.c
         part = Slice(c, w)
@@ -170,7 +170,7 @@ class Slice(Fixed):
                 if const_expr(c.format == "nvfp4"):
                     scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * part.half_step)) for x in range(2)], b)
                 else:
-                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane)
+                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane, chains)
                 best = counted_maximum(best, scores, key + i * 64, [visible0 - 1, visible1 - 1])
             out = maxima + (n // 2) * 2048 + w.warp * 512 + w.lane * 16 + (n % 2) * 8
             if (fast0 <= last) | (irregular != 0):
