@@ -53,7 +53,7 @@ def gpu_facts():
     for i in range(cu.cuDeviceGetCount()[1]):
         device = cu.cuDeviceGet(i)[1]
         get = lambda name: cu.cuDeviceGetAttribute(getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)[1]
-        name = cu.cuDeviceGetName(128, device)[1].decode().rstrip("\0")
+        name = cu.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
         rows.append((f"GPU {i}", f"{name}, compute capability {get('COMPUTE_CAPABILITY_MAJOR')}.{get('COMPUTE_CAPABILITY_MINOR')}, {get('MULTIPROCESSOR_COUNT')} SMs, "
                                  f"{get('L2_CACHE_SIZE') / 2**20:.0f} MiB L2, {get('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN') // 1024} KiB shared memory a CTA, "
                                  f"{cu.cuDeviceTotalMem(device)[1] / 2**30:.0f} GiB"))
@@ -65,7 +65,7 @@ def library_facts():
     rows = []
     try:
         library = runtime.load()
-        rows.append(("FFI library", f"built for XLA FFI API {library.jfi_ffi_api_version() / 1000:.3g}, jaxlib serves {runtime.runtime_api_version() / 1000:.3g}"))
+        rows.append(("FFI library", "built for XLA FFI API {}.{}, jaxlib serves {}.{}".format(*divmod(library.jfi_ffi_api_version(), 1000), *divmod(runtime.runtime_api_version(), 1000))))
     except ImportError as error:
         return [("FFI library", str(error))]
     manifest = json.loads(runtime.find("cubins/manifest.json").read_text())

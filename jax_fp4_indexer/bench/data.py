@@ -13,7 +13,8 @@ MAX_SETS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Operands shared by all sets, and one page list per set (`kv_indices [sets, pages]`): each timed call reads other pages."""
+    """Operands shared by all calls, and one page list a call. Call i reads the pages of set i % sets, in an order of its own: L2 stays cold,
+    and no two calls of a program are the same computation, which XLA would do once."""
     q: jax.Array
     k: jax.Array
     q_scale: jax.Array
@@ -21,8 +22,7 @@ class Data:
     cu_seqlens_q: jax.Array
     cu_seqlens_k: jax.Array
     cu_page_offsets: jax.Array
-    kv_indices: jax.Array
-    sets: int
+    kv_indices: tuple
 
 
 def _prefix(lengths):
@@ -41,7 +41,8 @@ def _quantised_normal(key, rows, fmt, chunk=1 << 18):
     return tuple(jnp.concatenate(x) if len(x) > 1 else x[0] for x in zip(*parts))
 
 
-def make(case, fmt, scale_layout, seed=0):
+def make(case, fmt, scale_layout, calls, seed=0):
+    """Data for programs of up to `calls` calls."""
     per_set = case.logical_bytes(fmt)
     sets = int(min(MAX_SETS, max(2, -(-COLD_BYTES // per_set))))
     pool = case.pages * sets
@@ -53,12 +54,14 @@ def make(case, fmt, scale_layout, seed=0):
     k, k_scale = k.reshape(pool, case.heads_kv, 128, 64), k_scale.reshape(pool, case.heads_kv, 128, groups)
     if scale_layout == "preordered_mma":
         q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
-    order = np.random.default_rng(seed).permutation(pool).astype(np.int32).reshape(sets, case.pages)
+    rng = np.random.default_rng(seed)
+    pages_of = rng.permutation(pool).astype(np.int32).reshape(sets, case.pages)
+    lists = tuple(jnp.asarray(rng.permutation(pages_of[i % sets])) for i in range(calls))
     pages = [-(-n // 128) for n in case.k_lens]
-    return jax.block_until_ready(Data(q, k, q_scale, k_scale, _prefix(case.q_lens), _prefix(case.k_lens), _prefix(pages), jnp.asarray(order), sets))
+    return jax.block_until_ready(Data(q, k, q_scale, k_scale, _prefix(case.q_lens), _prefix(case.k_lens), _prefix(pages), lists))
 
 
-jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data) if f.name != "sets"], ["sets"])
+jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data)], [])
 
 
 def op(case, fmt, scale_layout, implementation):

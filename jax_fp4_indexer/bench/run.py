@@ -29,15 +29,16 @@ def limit_us(case, fmt, limits):
 
 def run_case(case, fmt, layout, implementation, *, limits, warmup, iters, repeats, xla):
     """One row: see docs of `benchmarks/results`. Times in microseconds."""
-    inputs = data.make(case, fmt, layout)
     out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens
-    iters = max(2, min(iters, int(2e4 / max(1.0, case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8)) // 2 * 2))
+    estimate_us = case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8
+    iters = max(2, min(iters, int(3e4 / max(1.0, estimate_us))))
+    inputs = data.make(case, fmt, layout, 2 * iters)
     with timing.CardState() as card:
         times = timing.measure(data.op(case, fmt, layout, implementation), inputs, iters, repeats, warmup, out_bytes)
     xla_us = None
     baseline = data.plain_xla(case, fmt) if xla else None
     if baseline is not None:
-        public = inputs if layout == "public" else data.make(case, fmt, "public")
+        public = inputs if layout == "public" else data.make(case, fmt, "public", 4)
         xla_us = timing.measure(baseline, public, 2, 3, 1, out_bytes, seconds=0.05)["burst_us"]
     row = {"op": "block_scores", "case": case.name, "format": fmt, "scale_layout": layout, "implementation": implementation or "auto",
            "median_us": times["burst_us"], "spread_us": times["burst_spread_us"], "sustained_us": times["sustained_us"], "first_call_s": times["first_s"],

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 
-def program(call, sets, iters, keep_outputs):
+def program(call, iters, keep_outputs):
     """(data) -> results of `iters` calls; `keep_outputs` False keeps one number of each (for outputs too large to hold)."""
     def run(data):
-        outs = [call(data, data.kv_indices[i % sets]) for i in range(iters)]
+        outs = [call(data, data.kv_indices[i]) for i in range(iters)]
         return outs if keep_outputs else [o.ravel()[:1] for o in outs]
     return jax.jit(run)
 
@@ -31,7 +31,7 @@ def _once(fn, *args):
 def measure(call, data, iters, repeats, warmup=2, out_bytes=0, seconds=0.25, idle=0.06):
     """-> dict(burst_us, burst_spread_us, sustained_us, first_s): microseconds a call."""
     keep = out_bytes * iters * 3 < 24e9
-    short, long = (program(call, data.sets, n, keep) for n in (iters, 2 * iters))
+    short, long = (program(call, n, keep) for n in (iters, 2 * iters))
     first = _once(short, data)
     _once(long, data)
     for _ in range(warmup):

@@ -41,7 +41,7 @@ class Scratch:
                  written by the main kernel from the flags below; int32 at byte 12: number of entries
     entries      64 bytes each, see kernels/common/plan.py
     token_pages  int32 [tokens]; chunk_min, chunk_max int32 [ceil(tokens/128)]
-    page_flags   int32 [pages_per_pass * heads_kv]: nonzero where a counted row of a page has an exponent outside KEY_WINDOW
+    page_flags   int32 [pages_per_pass * heads_kv]: 128 - the first counted row of the page that has an exponent outside KEY_WINDOW, 0 if none does
     query_flags  int32 [ceil(tokens/16)]: nonzero where a query row of these 16 tokens has an exponent outside QUERY_WINDOW
                  (both for MXFP4 only, and every word written by the prepare launch: nothing depends on what scratch held)
     wide         widened pages, WIDE_PAGE_BYTES each, [pages_per_pass, heads_kv]

@@ -5,6 +5,7 @@ outputs of an earlier run and counts the slots whose bits changed: repeats and t
 """
 import dataclasses
 import json
+import threading
 import zlib
 
 import jax
@@ -103,11 +104,13 @@ class OracleStore:
     def __init__(self, path=None):
         self.file = np.load(path) if path else None
         self.digests = json.loads(str(self.file["digests"])) if path else {}
+        self.lock = threading.Lock()        # one zip file, one position in it, many threads that build cases
 
     def get(self, case, inp):
         """(oracle, whether it came from the store)"""
         if self.digests.get(case.name) == inp.digest():
-            return oracle.Oracle(self.file[f"{case.name}|scores"], self.file[f"{case.name}|bound"]), True
+            with self.lock:
+                return oracle.Oracle(self.file[f"{case.name}|scores"], self.file[f"{case.name}|bound"]), True
         return make_oracle(case, inp), False
 
     @staticmethod

@@ -35,7 +35,7 @@ class Tile:
 class Columns:
     """What a warp knows of its columns. lowest, highest: last key of the first and of the last token; special: some column needs the general form.
     Of the one column whose maximum this lane ends up with: its last key, the address of its scores of block 0, head scale, exponent left to apply
-    (mxfp4), and whether to store it (fixup: 1 in flagged pages only, 2 in all)."""
+    (mxfp4), and whether to store it (fixup: 1 only where it sees a flagged key, 2 always)."""
     lowest: Int32
     highest: Int32
     special: Int32
@@ -235,15 +235,16 @@ class Pages:
         """Score block kb = physical page `page`; leave the first tiles of page `following` in flight if both exist."""
         exists = (page >= 0) & (page < args.num_pages)
         follows = (following >= 0) & (following < args.num_pages)
-        flagged = Int32(1)
+        flagged, flag = Int32(1), Int32(PAGE)
         work = exists & (columns.highest >= kb * PAGE)
         best = cute.make_rmem_tensor(cute.make_layout(2 * self.nt), Float32)
         for x in cutlass.range_constexpr(2 * self.nt):
             best[x] = Float32(NEG_INF)
         if const_expr(self.fixup):
             layout = Scratch.layout(Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass))
-            flag = Int64(flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
-            flagged = 1 - Int32(ldg32(args.scratch.toint() + layout.page_flags + flag * 4) == 0)
+            at = Int64(flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
+            flag = ldg32(args.scratch.toint() + layout.page_flags + at * 4)          # 128 - the first key that needs it, 0 if none
+            flagged = 1 - Int32(flag == 0)
             work = work & (redux("max", columns.store) + flagged >= 2)
         plain = work & (columns.lowest >= kb * PAGE + PAGE - 1) & (columns.special == 0)
         careful = Int32(work) - Int32(plain)
@@ -273,6 +274,8 @@ class Pages:
             result = Float32(float("nan"))
         if columns.last < kb * PAGE:
             result = Float32(NEG_INF)
+        if const_expr(self.fixup):
+            flagged = flagged * Int32(columns.last - kb * PAGE >= PAGE - flag)       # this query sees such a key
         if columns.store * flagged + (columns.store >> 1) > 0:
             stg_f32(columns.address + Int64(kb) * (Int64(args.tokens) * 4), result)
 

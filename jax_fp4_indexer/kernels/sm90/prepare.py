@@ -9,8 +9,9 @@ A widened page is 32 KB, the exact image that the main kernel keeps in shared me
 16-byte piece c of row r at `(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16` (128-byte swizzle, K-major), elements in the order of
 kernels/common/widen.py. A page id outside the pool gives a page of NaN. A page without a counted key is not written: no item names it.
 
-Flags (MXFP4): page_flags[page, kv head] and query_flags[16 tokens] say where a counted row has an exponent that bf16 does not hold. Every word is
-written by exactly one CTA, the main kernel reduces them into the header.
+Flags (MXFP4): where a counted row has an exponent that bf16 does not hold. page_flags[page, kv head] is 128 - the first such key of the page, so that
+the fixup touches only queries that see one; query_flags[16 tokens] is nonzero. 0: none. Every word is written by exactly one CTA, the main kernel
+reduces them into the header.
 """
 import cutlass
 import cutlass.cute as cute
@@ -95,7 +96,7 @@ class Prepare(BlockScoresKernel):
 
     @cute.jit
     def widen_page(self, args, source: Int64, dst: Int64, counted: Int32, tid: Int32):
-        """One page of one KV head, number `source` in the pool. Returns nonzero where this thread saw a counted exponent outside the window."""
+        """One page of one KV head, number `source` in the pool. Returns 128 - the first row of this thread with a counted exponent outside the window, or 0."""
         word = tid % 16
         codes = args.k.toint() + source * (PAGE * 64) + Int64(tid) * 4
         groups = groups_of(self.fmt)
@@ -114,7 +115,7 @@ class Prepare(BlockScoresKernel):
             stg_v4(dst + Int64((word // 8) * 16384 + row * 128 + ((word % 8) ^ (row % 8)) * 16), values)
             if const_expr(self.flagged):
                 if (row < counted) & (s[i] != 255):
-                    bad = bad | outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0]))
+                    bad = cutlass.max(bad, outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
         return bad
 
     @cute.jit
@@ -125,15 +126,15 @@ class Prepare(BlockScoresKernel):
 
     @cute.jit
     def write_page_flag(self, addr: Int64, bad: Int32, smem: Int32, tid: Int32, warp: Int32):
-        """OR over the CTA. One barrier a page suffices: pages take turns with two rows of words."""
-        any_bad = redux("or", bad)
+        """Maximum over the CTA. One barrier a page suffices: pages take turns with two rows of words."""
+        worst = redux("max", bad)
         if tid % 32 == 0:
-            sts32(smem + warp * 4, 0, any_bad)
+            sts32(smem + warp * 4, 0, worst)
         cute.arch.sync_threads()
         if tid == 0:
             word = lds32(smem)
             for i in cutlass.range_constexpr(WARPS - 1):
-                word = word | lds32(smem, (i + 1) * 4)
+                word = cutlass.max(word, lds32(smem, (i + 1) * 4))
             stg32(addr, word)
 
     # ---------------------------------------------------------------- query exponents
