@@ -29,17 +29,17 @@ def limit_us(case, fmt, limits):
 
 def run_case(case, fmt, layout, implementation, *, limits, warmup, iters, repeats, xla):
     """One row: see docs of `benchmarks/results`. Times in microseconds."""
-    out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens
+    out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens                 # of one call; a program holds the results of all of its calls
     estimate_us = case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8
-    iters = max(2, min(iters, int(3e4 / max(1.0, estimate_us))))
+    iters = max(2, min(iters, int(3e4 / max(1.0, estimate_us)), int(16e9 / out_bytes)))
     inputs = data.make(case, fmt, layout, 2 * iters)
     with timing.CardState() as card:
-        times = timing.measure(data.op(case, fmt, layout, implementation), inputs, iters, repeats, warmup, out_bytes)
+        times = timing.measure(data.op(case, fmt, layout, implementation), inputs, iters, repeats, warmup)
     xla_us = None
     baseline = data.plain_xla(case, fmt) if xla else None
     if baseline is not None:
         public = inputs if layout == "public" else data.make(case, fmt, "public", 4)
-        xla_us = timing.measure(baseline, public, 2, 3, 1, out_bytes, seconds=0.05)["burst_us"]
+        xla_us = timing.measure(baseline, public, 2, 3, 1, seconds=0.05)["burst_us"]
     row = {"op": "block_scores", "case": case.name, "format": fmt, "scale_layout": layout, "implementation": implementation or "auto",
            "median_us": times["burst_us"], "spread_us": times["burst_spread_us"], "sustained_us": times["sustained_us"], "first_call_s": times["first_s"],
            "limit": None, "limit_us": None, "fraction": None, "tflops": case.flops() / times["burst_us"] / 1e6,

@@ -1,9 +1,9 @@
 """Clocks.
 
-A program is one jitted function with `iters` calls in it, each on its own page list, so that L2 is cold and Python is out of the way.
-*burst*: the slope between a program and one twice as long, each run after an idle pause (the power cap has not bitten yet).
-*sustained*: programs back to back for `seconds`; the median of the second half.
-Both are host clocks around work long enough that the launch of the program itself does not show (its constant part cancels in the slope).
+A program is one jitted function with `iters` calls in it, each on its own page list, so that L2 is cold and Python is out of the way. It returns one
+number that hangs on every result: no call can be left out, and results stay in XLA's own memory, at the same addresses in every run.
+*burst*: the slope between a program and one twice as long, both run a few times right after an idle pause (the power cap has not bitten yet); the
+time to start a program and to wait for it cancels. *sustained*: programs queued back to back for a while; the second half of that time counts.
 """
 import statistics
 import subprocess
@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 
-def program(call, iters, keep_outputs):
-    """(data) -> results of `iters` calls; `keep_outputs` False keeps one number of each (for outputs too large to hold)."""
+def program(call, iters):
+    """(data) -> one number that depends on every one of `iters` calls."""
     def run(data):
-        outs = [call(data, data.kv_indices[i]) for i in range(iters)]
-        return outs if keep_outputs else [o.ravel()[:1] for o in outs]
+        # the barrier keeps XLA from computing only the one slot that is used
+        return sum(jax.lax.optimization_barrier(call(data, data.kv_indices[i]))[0, 0, 0] for i in range(iters))
     return jax.jit(run)
 
 
@@ -28,24 +28,23 @@ def _once(fn, *args):
     return time.perf_counter() - start
 
 
-def measure(call, data, iters, repeats, warmup=2, out_bytes=0, seconds=0.25, idle=0.06):
-    """-> dict(burst_us, burst_spread_us, sustained_us, first_s): microseconds a call."""
-    keep = out_bytes * iters * 3 < 24e9
-    short, long = (program(call, n, keep) for n in (iters, 2 * iters))
+def _burst(fn, data, idle, runs=4):
+    """Seconds of a run: the median of a few right after a pause, without the first, which wakes the card up."""
+    time.sleep(idle)
+    return statistics.median([_once(fn, data) for _ in range(runs)][1:])
+
+
+def measure(call, data, iters, repeats, warmup=2, seconds=0.3, idle=0.06):
+    """-> dict(burst_us, burst_spread_us, sustained_us, first_s): microseconds a call; first_s includes XLA's compilation of the program."""
+    short, long = program(call, iters), program(call, 2 * iters)
     first = _once(short, data)
-    _once(long, data)
-    for _ in range(warmup):
-        _once(short, data)
-    slopes = []
-    for _ in range(repeats):
-        time.sleep(idle)
-        a = _once(short, data)
-        time.sleep(idle)
-        b = _once(long, data)
-        slopes.append((b - a) / iters)
+    for fn in (long, *(short, long) * warmup):
+        _once(fn, data)
+    slopes = [(_burst(long, data, idle) - _burst(short, data, idle)) / iters for _ in range(repeats)]
+    queue = max(2, int(0.02 / max(_once(long, data), 1e-6)))           # 20 ms of work in flight
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 4:
-        times.append(_once(long, data) / (2 * iters))
+        times.append(_once(lambda d: [long(d) for _ in range(queue)], data) / (queue * 2 * iters))
     return {"burst_us": statistics.median(slopes) * 1e6, "burst_spread_us": (max(slopes) - min(slopes)) * 1e6,
             "sustained_us": statistics.median(times[len(times) // 2:]) * 1e6, "first_s": first}
 
