@@ -1,0 +1,97 @@
+"""Block scores in the simulator: a variant of aot/variants.py over one case of tests/support, as the launcher of ffi/ would run it.
+
+    outcome = run_variant(kernels.load(variant.launches), variant, inputs, mode="lazy")
+    outcome.raise_if_wrong("name", truth, exact)
+"""
+import dataclasses
+import struct
+
+import numpy as np
+
+from jax_fp4_indexer.configs import block_scores as config
+from support import check
+
+from .launch import Memory, run
+
+POISON = 0x7FC12345             # a NaN that no kernel writes: slots that keep it were not written
+MULTIPROCESSORS = 3             # of the pretended device: few, so that a worker walks many pages
+MAX_INSTS = 5 * 10**7
+
+
+def arguments(inp, layout):
+    """{name: array or int} of BlockScoresArgs, without results and pass."""
+    Tq, Hq, Hkv, num_pages, B, tiles = inp.shape
+    a = inp.arrays(layout)
+    head_scale = np.broadcast_to(np.float32(1 if inp.q_global is None else inp.q_global), (Hq,)) \
+        * np.repeat(np.broadcast_to(np.float32(1 if inp.k_global is None else inp.k_global), (Hkv,)), Hq // Hkv)
+    mask = 0 if not inp.causal else 1 if inp.qo_offset is None else 2
+    return dict(
+        q=inp.q, k=inp.k, q_scale=np.ascontiguousarray(a["q_scale"]), k_scale=np.ascontiguousarray(a["k_scale"]), kv_indices=inp.kv_indices,
+        cu_seqlens_q=inp.cu_q, cu_seqlens_k=inp.cu_k, cu_page_offsets=inp.cu_p, qo_offset=np.zeros(B, np.int32) if inp.qo_offset is None else inp.qo_offset,
+        head_scale=np.ascontiguousarray(head_scale, np.float32), num_seqs=B, num_pages=num_pages, num_indices=inp.kv_indices.size, tokens=Tq, k_tiles=tiles,
+        heads_q=Hq, heads_kv=Hkv, mask=mask)
+
+
+@dataclasses.dataclass
+class Outcome:
+    scores: np.ndarray      # f32 [Hq, Ktiles, Tq]
+    faults: list            # "kernel: [kind] text" of every report that is a fault
+    notes: list
+    insts: int = 0
+    seconds: float = 0.0
+
+    @property
+    def unwritten(self):
+        return int((self.scores.view(np.uint32) == POISON).sum())
+
+    def problems(self, truth=None, exact=False):
+        """Sentences on what is wrong; empty if nothing is.
+
+        truth: an Oracle, or None for metadata that contradicts itself. Only accesses, hangs and undefined data are judged then:
+        sequences may claim the same tokens, and a slot of `scores` that two of them write has no right value.
+        """
+        found = [f for f in self.faults if truth is not None or "[global-race" not in f or "'scores'" not in f]
+        if truth is not None:
+            if self.unwritten:
+                found.append(f"{self.unwritten} of {self.scores.size} slots were not written")
+            result = check.compare(self.scores, truth, exact)
+            if not result.ok:
+                found.append(result.problem)
+        return found
+
+    def raise_if_wrong(self, name, truth=None, exact=False):
+        found = self.problems(truth, exact)
+        if found:
+            raise AssertionError(f"{name}:\n" + "\n".join(found))
+
+
+def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, multiprocessors=MULTIPROCESSORS, races=True, elect_last=False):
+    """All launches of `variant` (kernels: its compiled kernels in order) over `inp` (support.inputs.Inputs). Returns an Outcome.
+
+    passes_of   pages of a pass of a prefill; default: all in one
+
+    Results start as poison, scratch as random bytes that count as undefined. SimError and Deadlock pass through.
+    """
+    args = arguments(inp, variant.scale_layout)
+    B, Tq, N, Hkv = args["num_seqs"], args["tokens"], args["num_indices"], args["heads_kv"]
+    limit = (passes_of or max(N, 1)) * Hkv * config.WIDE_PAGE_BYTES
+    pages = config.pages_per_pass(N, Hkv, limit) if variant.path == "prefill" else 0
+    scores = np.full((args["heads_q"], args["k_tiles"], Tq), POISON, np.uint32).view(np.float32)
+    args |= dict(scores=scores, pages_per_pass=pages,
+                 scratch=np.random.default_rng(seed).integers(0, 256, config.scratch_bytes(variant.path, B, Tq, Hkv, N, limit), dtype=np.uint8))
+    memory, align = Memory(), kernels[0].alignments
+    address = {name: memory.add(name, x, align[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
+               for name, x in args.items() if isinstance(x, np.ndarray)}
+    outcome = Outcome(scores, [], [])
+    for first_page in range(0, max(N, 1), max(pages, 1)) if variant.passes == "pages" else [0]:
+        for kernel in kernels:
+            params = [struct.pack("<Q", address[p["buffer"]]) if "buffer" in p else struct.pack("<i", {**args, "first_page": first_page}[p["i32"]]) for p in kernel.params]
+            grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
+            result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
+                         max_insts=MAX_INSTS, elect_last=elect_last)
+            kernel.hits += result.hits
+            outcome.insts += result.insts
+            outcome.seconds += result.seconds
+            outcome.faults += [f"{kernel.name}: {f}" for f in result.faults]
+            outcome.notes += [f"{kernel.name}: {f}" for f in result.findings if f not in result.faults]
+    return outcome

@@ -1,0 +1,63 @@
+"""Which cases the kernels run in the simulator: the small rows of tests/support/cases.py, and rows that exist for the machinery.
+
+Rows of the second kind make every ring wrap several times, every worker change sequence in the middle, and prefills take several passes.
+"""
+import dataclasses
+
+from support import cases
+from support.inputs import PAGE, batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`table`: a row of tests/support. passes_of: pages of a pass of a prefill (None: one pass). paths: where it is run."""
+    table: cases.Case
+    passes_of: int | None = None
+    paths: tuple = ("decode", "prefill")
+
+    @property
+    def name(self):
+        return self.table.name
+
+
+def _bad_pages(inp, at):
+    wrong = [inp.k.shape[0], -1, 2**30, -2**31, 2**31 - 1]
+    for i, entry in enumerate(at):
+        inp.kv_indices[entry] = wrong[i % len(wrong)]
+    return inp
+
+
+def _nan_rows(inp, keys, queries):
+    for entry, row in keys:
+        inp.k_scale[inp.kv_indices[entry], :, row, (entry + row) % inp.k_scale.shape[-1]] = 0xFF
+    for token, head in queries:
+        inp.q_scale[token, head, token % inp.q_scale.shape[-1]] = 0xFF
+    return inp
+
+
+def _machinery(fmt):
+    b = lambda *lengths, **how: lambda f: batch(f, *lengths, **how)
+    rows = [
+        ("many_pages", "101 pages for 3 workers: rings wrap many times", b([4, 4], [70 * PAGE, 31 * PAGE + 5], 4, seed=200), {}),
+        ("many_pages_exact", "the same with equal bits asked for, two KV heads", b([2, 3], [40 * PAGE - 1, 21 * PAGE + 5], 8, 2, seed=201, kind="exact"), dict(exact=True)),
+        ("bad_pages_long", "page ids outside the pool in full rings", lambda f: _bad_pages(batch(f, [4, 3], [45 * PAGE, 30 * PAGE + 9], 4, seed=202), (0, 3, 5, 17, 31, 50, 60)), {}),
+        ("nan_long", "NaN keys and queries deep in a walk", lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
+        ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
+        ("skewed", "one long sequence behind 29 short ones", b([2] * 30, [5] * 29 + [6000], 2, seed=205), {}),
+        ("passes", "three pages a pass", b([70, 33, 5], [700, 200, 900], 4, 2, seed=206, pad_tokens=140), dict(passes_of=3, paths=("prefill",))),
+        ("passes_exact", "four pages a pass, two tiles of queries", b([130, 40], [300, 900], 4, seed=207, kind="exact"), dict(passes_of=4, paths=("prefill",), exact=True)),
+        ("passes_of_one", "a pass a page", b([20, 9], [500, 300], 2, seed=208), dict(passes_of=1, paths=("prefill",))),
+        ("deep_prefill", "13 and 22 pages under several tiles", b([130, 60], [1700, 2800], 4, 2, seed=209), dict(paths=("prefill",))),
+        ("prefill_ratio_17", "17 heads a KV head: padded groups", b([40], [900], 17, seed=210), dict(paths=("prefill",))),
+    ]
+    if fmt == "mxfp4":
+        rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
+    for name, reason, make, how in rows:
+        yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False)), **how)
+
+
+def of(path, fmt, match=""):
+    """Cases of a path and format; `match`: parts of names, separated by commas."""
+    parts = match.split(",")
+    everything = [Case(row) for row in cases.table("small", fmt)] + list(_machinery(fmt))
+    return [c for c in everything if path in c.paths and any(p in c.name for p in parts)]

@@ -1,0 +1,93 @@
+// mma.sync and ldmatrix. Products and the sum of one instruction are exact (float64); one rounding to fp32 follows.
+#include "numbers.h"
+
+enum { F16, BF16, S8, U8, E4M3 };
+
+static double element(u64 reg, int e, int type) {
+  if (type <= BF16) return half_to_f64(reg >> (16 * e), type);
+  u8 v = (u8)(reg >> (8 * e));
+  return type == S8 ? (double)(i8)v : type == U8 ? (double)v : (double)e4m3_value[v];
+}
+
+// A row of a fragment is undefined where one of its four lanes is.
+u32 spread_rows(u32 undef) {
+  u32 o = 0;
+  for (int g = 0; g < 8; g++)
+    if (undef >> (4 * g) & 15) o |= 15u << (4 * g);
+  return o;
+}
+
+// im: 0 type, 1 K, 2 registers of A, 3 of B. Sources: A.., B.., C (4).
+int op_mma(Step *x) {
+  PARTS(x);
+  NEED(x, ALL_LANES);
+  int type = (int)I->im[0], K = (int)I->im[1], na = (int)I->im[2], nb = (int)I->im[3], per = type <= BF16 ? 2 : 4;
+  double A[16][32], B[32][8], sum[16][8] = {{0}};
+  u32 undef_row[2] = {0, 0}, undef_col = 0;
+  for (int q = 0; q < na; q++) {
+    u64 *r = REG(ss[q]);
+    undef_row[q & 1] |= spread_rows(W->undef[ss[q]]);
+    for (int l = 0; l < 32; l++)
+      for (int e = 0; e < per; e++) A[(l >> 2) + 8 * (q & 1)][per * (l & 3) + e + 4 * per * (q >> 1)] = element(r[l], e, type);
+  }
+  for (int q = 0; q < nb; q++) {
+    u64 *r = REG(ss[na + q]);
+    for (int l = 0; l < 32; l++) {
+      undef_col |= (W->undef[ss[na + q]] >> l & 1) << (l >> 2);
+      for (int e = 0; e < per; e++) B[per * (l & 3) + e + 4 * per * q][l >> 2] = element(r[l], e, type);
+    }
+  }
+  for (int i = 0; i < 16; i++)
+    for (int k = 0; k < K; k++)
+      for (int j = 0; j < 8; j++) sum[i][j] += A[i][k] * B[k][j];
+  u64 D[4][32];       // first all, then the registers: they may be those of C in another order
+  u32 undef_out[4];
+  for (int q = 0; q < 4; q++) {
+    u64 *C = REG(ss[na + nb + q]);
+    u32 undef = W->undef[ss[na + nb + q]] | undef_row[q >> 1];
+    for (int l = 0; l < 32; l++) {
+      int col = 2 * (l & 3) + (q & 1);
+      double v = sum[(l >> 2) + 8 * (q >> 1)][col];
+      undef |= (undef_col >> col & 1) << l;
+      D[q][l] = type == S8 || type == U8 ? (u32)((u32)C[l] + (u32)(i64)v) : out_f32((float)((double)as_f32(C[l]) + v), 0);
+    }
+    undef_out[q] = undef;
+  }
+  for (int q = 0; q < 4; q++) {
+    memcpy(REG(dd[q]), D[q], sizeof D[q]);
+    W->undef[dd[q]] = undef_out[q];
+  }
+  S->mmas++;
+  return OK;
+}
+
+// im: 0 matrices, 1 transposed, 2 offset. Source: row addresses.
+int op_ldmatrix(Step *x) {
+  PARTS(x);
+  NEED(x, ALL_LANES);
+  u64 rows[32];
+  memcpy(rows, REG(ss[0]), sizeof rows);
+  if (W->undef[ss[0]]) report(S, R_UNINIT_ADDRESS, pc, "ldmatrix from an undefined address");
+  for (int q = 0; q < I->im[0]; q++) {
+    u64 got[32];
+    u32 undef = 0;
+    for (int l = 0; l < 32; l++) {
+      got[l] = 0;
+      for (int e = 0; e < 2; e++) {
+        int along = 2 * (l & 3) + e, row = I->im[1] ? along : l >> 2, col = I->im[1] ? l >> 2 : along;
+        i64 o = (u32)(rows[8 * q + row] + I->im[2]) & 0xffffff;
+        if (o % 16) return fail(S, pc, "ldmatrix: row at shared offset %lld is not 16-byte aligned", (long long)(o - SMEM_BASE));
+        if (shared_range(c, pc, o, 16, "ldmatrix")) return FAILED;
+        o += 2 * col;
+        hb_read(c, pc, o, 2, &W->vc, W->gid, W->vc.c[W->gid]);
+        u16 h;
+        memcpy(&h, c->sm + o, 2);
+        got[l] |= (u64)h << (16 * e);
+        if (!(c->defined[o] & c->defined[o + 1])) undef |= 1u << l;
+      }
+    }
+    memcpy(REG(dd[q]), got, sizeof got);
+    W->undef[dd[q]] = undef;
+  }
+  return OK;
+}

@@ -1,0 +1,124 @@
+"""PTX of the kernels of aot/variants.py, compiled from the tree and kept by fingerprint.
+
+    kernel = kernels.load([variants.KERNELS[0]])[0]      # Kernel: name, arch, program, launch facts
+
+A record in the cache folder is found by all that the PTX depends on: the sources of the kernel's modules, its configuration and the
+DSL's version, as the ahead-of-time build sees them.
+"""
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import jax_fp4_indexer
+from jax_fp4_indexer.aot import manifest
+
+from . import cache
+from .decode import Program
+
+KEEP = 400      # records; the oldest are removed
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    """One compiled kernel: what the manifest says of it, its PTX, and which instructions have run so far."""
+    name: str
+    arch: str
+    source: str
+    block: tuple
+    cluster: tuple
+    dynamic_shared_bytes: int
+    params: list            # as in the manifest: {"buffer": name} or {"i32": name}
+    alignments: dict        # buffer -> bytes
+    ptx: str
+    grid: dict = None
+
+    @functools.cached_property
+    def program(self):
+        program = Program(self.ptx)
+        if len(program.params) != len(self.params):
+            raise ValueError(f"{self.name}: the PTX has {len(program.params)} parameters, the kernel class states {len(self.params)}")
+        return program
+
+    @functools.cached_property
+    def hits(self):
+        """How often each instruction ran, over all launches of this process."""
+        return np.zeros(len(self.program.code), np.int64)
+
+    @property
+    def coverage(self):
+        """Share of the static instructions that some launch of this process has executed."""
+        return float((self.hits > 0).mean())
+
+    def not_executed(self):
+        return [self.program.at(pc) for pc in np.nonzero(self.hits == 0)[0]]
+
+    def with_ptx(self, ptx):
+        """The same launch facts over another text."""
+        return dataclasses.replace(self, ptx=ptx)
+
+
+def _record_path(kernel, dsl):
+    return cache.folder() / "ptx" / f"{manifest.fingerprint(kernel, dsl)[:32]}.json"
+
+
+def _compile(arch, jobs):
+    """Compile `jobs` of one arch from a snapshot of the package."""
+    with tempfile.TemporaryDirectory(prefix="ptxsim_") as scratch:
+        package = pathlib.Path(jax_fp4_indexer.__file__).parent
+        shutil.copytree(package, pathlib.Path(scratch) / package.name, ignore=shutil.ignore_patterns("__pycache__", "cubins", "_lib"))
+        cubins = pathlib.Path(scratch) / package.name / "cubins"
+        cubins.mkdir()
+        (cubins / "__init__.py").touch()
+        dump = pathlib.Path(scratch) / "dump"
+        dump.mkdir()
+        environment = {**os.environ, "CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_DUMP_DIR": str(dump), "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+                       "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)]), "JAX_PLATFORMS": "cpu"}
+        done = subprocess.run([sys.executable, cache.HERE / "ptx_worker.py"], env=environment, text=True, input=json.dumps(jobs), capture_output=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    problems = [f"{arch} {a['source']}: {a['problem']}" for a in answers if "problem" in a]
+    if len(answers) < len(jobs):
+        problems.append(f"{arch} {jobs[len(answers)]['source']}: the compiler process ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+    if problems:
+        raise RuntimeError("\n".join(problems))
+
+
+def _forget_old(folder):
+    records = sorted(folder.glob("*.json"), key=lambda p: p.stat().st_mtime)
+    for path in records[:-KEEP]:
+        path.unlink(missing_ok=True)
+
+
+_loaded = {}
+
+
+def load(kernels):
+    """[variants.Kernel] -> [Kernel] in order; what the cache does not hold is compiled first, one process an arch.
+
+    One object a kernel and process, so that counts of executed instructions add up. RuntimeError with the compiler's words if one does not compile.
+    """
+    dsl = manifest.dsl_version()
+    if dsl is None:
+        raise RuntimeError(f"{manifest.DSL} is not installed; pip install 'jax-fp4-indexer[dev]'")
+    paths = {k: _record_path(k, dsl) for k in kernels}
+    missing = {}
+    for kernel, path in paths.items():
+        if not path.is_file():
+            job = {**dataclasses.asdict(kernel), "source": kernel.source, "path": str(path)}
+            missing.setdefault(kernel.arch, []).append(job)
+    for arch, jobs in missing.items():
+        _compile(arch, jobs)
+    if missing:
+        _forget_old(cache.folder() / "ptx")
+    for path in paths.values():
+        if path not in _loaded:
+            record = json.loads(path.read_text())
+            _loaded[path] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"])})
+    return [_loaded[paths[k]] for k in kernels]
