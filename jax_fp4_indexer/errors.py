@@ -8,11 +8,15 @@ class UnsupportedError(RuntimeError):
     """The call is right, but nothing here can run it as asked (no kernel for this GPU, for example)."""
 
 
+MAX_VALUE = 80                  # characters of a value that a message repeats
+
+
 def describe(x):
     """How an argument is named in a message: "uint8[4, 8, 64]" for an array, type and value for anything else."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None:
-        return f"{type(x).__name__} {x!r}"
+        value = repr(x)
+        return f"{type(x).__name__} {value if len(value) <= MAX_VALUE else value[:MAX_VALUE] + '...'}"
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 

@@ -65,7 +65,6 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
     return _scores(arrays, call=call, implementation=_implementation(call))
 
 
-@functools.partial(jax.jit, static_argnames="fp4_format", inline=True)
 def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
     """Public scales in the order block-scaled tensor cores read them, for `scale_layout="preordered_mma"`.
 
@@ -76,6 +75,8 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
     Returns:
       (q, k): [Hq, ceil(Tq/128), ceil(G/4), 32, 4, 4] and [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4], dtypes kept. The scale of (row r, group g) is at byte
       ((r//128)*ceil(G/4) + g//4)*512 + (r%32)*16 + ((r%128)//32)*4 + g%4 of its head; padding is zero.
+
+    Raises TypeError or ValueError if dtypes or shapes are not those of `fp4_format`.
     """
     op = "fp4_indexer_reorder_scales_for_mma"
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
@@ -84,7 +85,13 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
                                   ("k_scale", k_scale, (None, None, PAGE, groups), "[num_pages, Hkv, 128, G]")):
         must.array(op, name, x, (dtype, "uint8"), f"Scales of {fp4_format} are {dtype}, or the same bytes as uint8.")
         must.shape(op, name, x, shape, names, f"Pass public scales of {fp4_format} (G = {groups}).")
-    return to_blocked(jnp.swapaxes(jnp.asarray(q_scale), 0, 1)), to_blocked(jnp.asarray(k_scale).reshape(-1, PAGE, groups))
+    return _reorder(q_scale, k_scale)
+
+
+@functools.partial(jax.jit, inline=True)
+def _reorder(q_scale, k_scale):
+    num_pages, heads_kv = k_scale.shape[:2]
+    return to_blocked(jnp.swapaxes(q_scale, 0, 1)), to_blocked(k_scale.reshape(num_pages * heads_kv, *k_scale.shape[2:]))
 
 
 def _implementation(call):

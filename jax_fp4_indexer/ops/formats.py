@@ -3,17 +3,17 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..errors import message
 from ..formats import e2m1, scale_layout, scales
 from ..reference import decode
 from ..reference import static_args as must
-from ..reference.block_scores_call import code_bytes, scale_bytes
+from ..reference.block_scores_call import FLOAT4, code_bytes, scale_bytes
 
 _compiled = functools.partial(jax.jit, inline=True)
 
 
-@_compiled
 def quantize_nvfp4(x, *, global_scale=None):
     """NVFP4: E2M1 codes with an E4M3 scale for each 16 elements of the last axis. x ~ dequantize(codes, scales, "nvfp4", global_scale=global_scale).
 
@@ -22,21 +22,30 @@ def quantize_nvfp4(x, *, global_scale=None):
 
     Args:
       x: floating [..., D], D a multiple of 16. Rounded once from float32.
-      global_scale: positive float32 scalar (or broadcastable to [..., D/16]), None for 1. amax of the tensor / (448 * 6) uses the whole E4M3 range.
+      global_scale: positive number, or floating scalar or array that broadcasts to [..., D/16]; None for 1. amax of the tensor / (448 * 6) uses the whole
+        E4M3 range. Where it is 0 (the amax of a tensor of zeros) codes are 0.
 
     Returns:
       (codes uint8 [..., D/2], scales float8_e4m3fn [..., D/16]).
+
+    Raises TypeError or ValueError if x is not floating or D no multiple of 16, or if global_scale does not fit.
     """
-    groups, amax, is_nan = _groups("quantize_nvfp4", x, scales.NVFP4.group_size)
+    op = "quantize_nvfp4"
+    _check_values(op, x, scales.NVFP4.group_size)
+    return _quantize_nvfp4(x, _global_scale(op, global_scale, (*x.shape[:-1], scales.NVFP4.groups(x.shape[-1]))))
+
+
+@_compiled
+def _quantize_nvfp4(x, global_scale):
+    groups, amax, is_nan = _groups(x, scales.NVFP4.group_size)
     unit = jnp.float32(1) if global_scale is None else jnp.asarray(global_scale, jnp.float32)
     wanted = jnp.clip(amax / (e2m1.MAX * unit), scales.UE4M3_MIN, scales.UE4M3_MAX)
     scale = jnp.where(amax == 0, jnp.float32(1), wanted).astype(jnp.float8_e4m3fn)
     step = scale.astype(jnp.float32) * unit
-    codes = _encode(groups / step[..., None])
+    codes = _encode(jnp.where(step[..., None] == 0, 0, groups / step[..., None]))
     return _pack(codes, x.shape), jnp.where(is_nan, jnp.float32(jnp.nan), scale.astype(jnp.float32)).astype(jnp.float8_e4m3fn)
 
 
-@_compiled
 def quantize_mxfp4(x):
     """MXFP4: E2M1 codes with an E8M0 scale for each 32 elements of the last axis, by the rule of the OCP MX specification 1.0.
 
@@ -48,8 +57,16 @@ def quantize_mxfp4(x):
 
     Returns:
       (codes uint8 [..., D/2], scales float8_e8m0fnu [..., D/32]).
+
+    Raises TypeError or ValueError if x is not floating or D no multiple of 32.
     """
-    groups, amax, is_nan = _groups("quantize_mxfp4", x, scales.MXFP4.group_size)
+    _check_values("quantize_mxfp4", x, scales.MXFP4.group_size)
+    return _quantize_mxfp4(x)
+
+
+@_compiled
+def _quantize_mxfp4(x):
+    groups, amax, is_nan = _groups(x, scales.MXFP4.group_size)
     exponent = jax.lax.bitcast_convert_type(amax, jnp.int32) >> 23                        # biased as E8M0 is
     byte = jnp.where(exponent == 0, scales.E8M0_BIAS, jnp.clip(exponent - 2, 0, 252))      # 252: the scale of the largest finite float32, for inf too
     codes = _encode(groups * decode.power_of_two(scales.E8M0_BIAS - byte)[..., None])
@@ -57,21 +74,35 @@ def quantize_mxfp4(x):
     return _pack(codes, x.shape), jax.lax.bitcast_convert_type(byte, jnp.float8_e8m0fnu)
 
 
-@functools.partial(jax.jit, static_argnames=('fp4_format',), inline=True)
 def dequantize(codes, scale, fp4_format, *, global_scale=None):
-    """float32 [..., D] from codes (uint8 or int8 [..., D/2], or float4_e2m1fn [..., D]) and scales [..., G] (float8 or bytes) of `fp4_format`.
+    """Codes and scales to values. Exact, except that an MXFP4 product above the float32 range is inf and one below 2^-126 may be 0.
 
-    Exact, except that an MXFP4 product above the float32 range is inf and one below 2^-126 may be 0. `global_scale` broadcasts to [..., G].
+    Args:
+      codes: [..., D/2] uint8 or int8, two E2M1 codes a byte; or [..., D] float4_e2m1fn. D is a multiple of the group (nvfp4 16, mxfp4 32).
+      scale: [..., D/16] float8_e4m3fn (nvfp4; its sign bit is ignored) or [..., D/32] float8_e8m0fnu (mxfp4), or the same bytes as uint8.
+      fp4_format: "nvfp4" or "mxfp4".
+      global_scale: positive number, or floating scalar or array that broadcasts to the shape of `scale`. It multiplies the values.
+
+    Returns:
+      float32 [..., D]. Groups with a NaN scale are NaN.
+
+    Raises TypeError or ValueError if dtypes, shapes or fp4_format do not fit together.
     """
     op = "dequantize"
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
     fmt = scales.FORMATS[fp4_format]
     must.array(op, "scale", scale, (fmt.scale_dtype, "uint8"), f"Scales of {fp4_format} are {fmt.scale_dtype}, or the same bytes as uint8.")
-    values = unpack_e2m1(codes)
-    if values.shape[-1] % fmt.group_size:
+    *lead, elements = _check_codes(op, codes)
+    if elements % fmt.group_size:
         raise ValueError(message(op, "codes", codes, f"D a multiple of {fmt.group_size}", f"{fp4_format} scales groups of {fmt.group_size} elements."))
-    must.shape(op, "scale", scale, (*values.shape[:-1], fmt.groups(values.shape[-1])), "[..., G]", f"{fp4_format} has one scale per {fmt.group_size} elements.")
-    values = values.reshape(*scale.shape, fmt.group_size)
+    must.shape(op, "scale", scale, (*lead, fmt.groups(elements)), "[..., G]", f"{fp4_format} has one scale per {fmt.group_size} elements.")
+    return _dequantize(codes, scale, _global_scale(op, global_scale, scale.shape), fp4_format=fp4_format)
+
+
+@functools.partial(jax.jit, static_argnames="fp4_format", inline=True)
+def _dequantize(codes, scale, global_scale, *, fp4_format):
+    group_size = scales.FORMATS[fp4_format].group_size
+    values = _unpack(codes).reshape(*scale.shape, group_size)
     byte = scale_bytes(scale)[..., None]
     if fp4_format == "nvfp4":
         values = values * decode.ue4m3_value(byte)
@@ -80,32 +111,48 @@ def dequantize(codes, scale, fp4_format, *, global_scale=None):
         values = jnp.where(byte == scales.E8M0_NAN, jnp.nan, scaled)
     if global_scale is not None:
         values = values * jnp.broadcast_to(jnp.asarray(global_scale, jnp.float32), scale.shape)[..., None]
-    return values.reshape(*scale.shape[:-1], -1)
+    return values.reshape(*scale.shape[:-1], scale.shape[-1] * group_size)
 
 
-@_compiled
 def pack_e2m1(x):
     """Values to codes: floating [..., D], D even -> uint8 [..., D/2], two codes a byte, element 2i in the low nibble of byte i.
 
     Nearest even, saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`.
     """
-    x = _floating("pack_e2m1", x, e2m1.CODES_PER_BYTE)
-    return code_bytes(x) if x.dtype == jnp.float4_e2m1fn else _pack(_encode(x.astype(jnp.float32)), x.shape)
+    _check_values("pack_e2m1", x, e2m1.CODES_PER_BYTE)
+    return code_bytes(x) if x.dtype == jnp.float4_e2m1fn else _pack_values(x)
 
 
 @_compiled
+def _pack_values(x):
+    return _pack(_encode(x.astype(jnp.float32)), x.shape)
+
+
 def unpack_e2m1(codes):
-    """Codes to values: uint8 or int8 [..., D/2] (or float4_e2m1fn [..., D]) -> float32 [..., D]. Exact."""
-    must.array("unpack_e2m1", "codes", codes, ("uint8", "int8", "float4_e2m1fn"), "Pass packed E2M1 codes, two a byte.")
+    """Codes to values: uint8 or int8 [..., D/2] (or float4_e2m1fn [..., D], D even) -> float32 [..., D]. Exact. TypeError or ValueError for anything else."""
+    _check_codes("unpack_e2m1", codes)
+    return _unpack(codes)
+
+
+@_compiled
+def _unpack(codes):
     packed = code_bytes(codes).astype(jnp.int32)
     values = jnp.stack([decode.code_value(packed & 15), decode.code_value(packed >> 4)], axis=-1)
-    return values.reshape(*packed.shape[:-1], -1) if packed.size else jnp.zeros((*packed.shape[:-1], 2 * packed.shape[-1]), jnp.float32)
+    return values.reshape(*packed.shape[:-1], packed.shape[-1] * e2m1.CODES_PER_BYTE)
+
+
+def to_blocked(scale):
+    """Scales in the tiled order of block-scaled tensor cores (128 rows x 4 groups a tile).
+
+    [..., rows, G] of a one-byte dtype -> [..., ceil(rows/128), ceil(G/4), 32, 4, 4], dtype kept; padding is zero bytes. (r, g) goes to
+    [r // 128, g // 4, r % 32, r % 128 // 32, g % 4]. TypeError or ValueError for another dtype or a vector.
+    """
+    _check_scale("to_blocked", "scale", scale, 2, "Pass a matrix of scales [..., rows, G].")
+    return _to_blocked(scale)
 
 
 @_compiled
-def to_blocked(scale):
-    """[..., rows, G] of a one-byte dtype -> [..., ceil(rows/128), ceil(G/4), 32, 4, 4], the tiled order of `formats/scale_layout.py`; padding is zero bytes."""
-    scale = _scale_matrix("to_blocked", scale, 2)
+def _to_blocked(scale):
     rows, groups = scale.shape[-2:]
     row_tiles, group_tiles, *_ = scale_layout.tiled_shape(rows, groups)
     byte = scale_bytes(scale)
@@ -116,14 +163,22 @@ def to_blocked(scale):
     return jax.lax.bitcast_convert_type(tiled, scale.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=('rows', 'groups'), inline=True)
 def from_blocked(blocked, rows, groups):
-    """The inverse of `to_blocked`: [..., ceil(rows/128), ceil(groups/4), 32, 4, 4] -> [..., rows, groups]."""
+    """The inverse of `to_blocked`: [..., ceil(rows/128), ceil(groups/4), 32, 4, 4] -> [..., rows, groups], dtype kept, padding dropped.
+
+    rows, groups: Python ints. TypeError or ValueError if they do not fit the shape of `blocked`.
+    """
     op = "from_blocked"
-    blocked = _scale_matrix(op, blocked, 5)
-    rows, groups = must.static_int(op, "rows", rows, 0), must.static_int(op, "groups", groups, 0)
+    _check_scale(op, "blocked", blocked, 5, "Pass what to_blocked returns.")
+    rows, groups = (must.static_int(op, name, n, 0, "Pass the size of the matrix that to_blocked was given.") for name, n in (("rows", rows), ("groups", groups)))
     expected = scale_layout.tiled_shape(rows, groups)
     must.shape(op, "blocked", blocked, (*blocked.shape[:-5], *expected), "[..., ceil(rows/128), ceil(groups/4), 32, 4, 4]", "Check rows and groups.")
+    return _from_blocked(blocked, rows=rows, groups=groups)
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "groups"), inline=True)
+def _from_blocked(blocked, *, rows, groups):
+    expected = scale_layout.tiled_shape(rows, groups)
     byte = scale_bytes(blocked)
     lead = tuple(range(blocked.ndim - 5))
     byte = byte.transpose(*lead, *(len(lead) + axis for axis in (0, 3, 2, 1, 4)))
@@ -131,24 +186,48 @@ def from_blocked(blocked, rows, groups):
     return jax.lax.bitcast_convert_type(byte[..., :rows, :groups], blocked.dtype)
 
 
-def _scale_matrix(op, x, rank):
-    must.array(op, "scale" if rank == 2 else "blocked", x, ("uint8", "int8", "float8_e4m3fn", "float8_e8m0fnu"), "Pass scales, one byte each.")
+def _check_scale(op, argument, x, rank, remedy):
+    must.array(op, argument, x, ("uint8", "int8", "float8_e4m3fn", "float8_e8m0fnu"), "Pass scales, one byte each.")
     if len(x.shape) < rank:
-        raise ValueError(message(op, "scale" if rank == 2 else "blocked", x, f"rank {rank} or more", "Pass the matrix of scales, not a vector."))
-    return jnp.asarray(x)
+        raise ValueError(message(op, argument, x, f"rank {rank} or more", remedy))
 
 
-def _floating(op, x, multiple):
-    if getattr(x, "dtype", None) is None or getattr(x, "shape", None) is None or not jnp.issubdtype(x.dtype, jnp.floating):
+def _check_values(op, x, multiple):
+    must.is_array(op, "x", x, "an array of a floating dtype")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(message(op, "x", x, "an array of a floating dtype", "Cast it with .astype(jnp.float32)."))
     if not x.shape or x.shape[-1] % multiple:
         raise ValueError(message(op, "x", x, f"a last axis that is a multiple of {multiple}", "Pad the last axis with zeros; they quantise to zeros."))
-    return jnp.asarray(x)
 
 
-def _groups(op, x, group_size):
+def _check_codes(op, codes):
+    """Checks codes of any leading shape; returns the shape of their values."""
+    must.array(op, "codes", codes, ("uint8", "int8", FLOAT4), "Pass packed E2M1 codes, two a byte.")
+    packed = codes.dtype.name != FLOAT4
+    if not codes.shape or not packed and codes.shape[-1] % e2m1.CODES_PER_BYTE:
+        raise ValueError(message(op, "codes", codes, "[..., D/2] bytes, or [..., D] float4_e2m1fn with D even", "Two codes share a byte: pad the last axis."))
+    return (*codes.shape[:-1], codes.shape[-1] * (e2m1.CODES_PER_BYTE if packed else 1))
+
+
+def _global_scale(op, x, shape):
+    """A global scale as it goes into the compiled part: None, or what broadcasts to `shape`."""
+    if x is None:
+        return None
+    if must.is_number(x):
+        return must.number(op, "global_scale", x, positive=True)
+    must.array(op, "global_scale", x, ("float32", "bfloat16", "float16"), "Pass a positive number, or cast the array with .astype(jnp.float32).")
+    try:
+        fits = np.broadcast_shapes(x.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(message(op, "global_scale", x, f"a shape that broadcasts to that of the scales, {list(shape)}", "Pass one for the tensor: a scalar."))
+    return x
+
+
+def _groups(x, group_size):
     """fp32 [..., G, group_size], the largest finite-or-inf magnitude of each group, and whether a group holds a NaN."""
-    x = _floating(op, x, group_size).astype(jnp.float32)
+    x = x.astype(jnp.float32)
     groups = x.reshape(*x.shape[:-1], x.shape[-1] // group_size, group_size)
     nan = jnp.isnan(groups)
     return groups, jnp.max(jnp.where(nan, 0, jnp.abs(groups)), axis=-1), nan.any(-1)
@@ -158,7 +237,7 @@ def _encode(x):
     """fp32 -> codes 0..15 (int32): nearest even, saturating; NaN is 8 (-0) as in ml_dtypes. Counts the midpoints below |x|."""
     magnitude = jnp.abs(x)
     code = sum((magnitude >= middle if up else magnitude > middle).astype(jnp.int32) for middle, up in zip(e2m1.MIDPOINTS, e2m1.TIE_GOES_UP))
-    return jnp.where(jnp.isnan(x), 8, code + 8 * jnp.signbit(x))
+    return jnp.where(jnp.isnan(x), 8, code + 8 * jnp.signbit(x).astype(jnp.int32))
 
 
 def _pack(codes, shape):

@@ -1,76 +1,173 @@
-"""`validate_metadata`: what only the data of a batch shows, checked on the host."""
+"""What only the data of a batch shows: `validate_metadata` on the host, `check_metadata` inside jit under `checkify`. Both make the same checks."""
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
-from ..configs.block_scores import PAGE
-from ..errors import describe
+from ..configs.block_scores import GROUPS, PAGE
+from ..errors import describe, message
+from ..formats import scale_layout as layouts
+from ..formats import scales
+from ..reference import static_args as must
+from ..reference.block_scores_call import scale_bytes
+
+SIGN = ~np.uint8(scales.UE4M3_MASK)
+REMEDY = "Rebuild the batch's metadata from its lengths and page lists."
 
 
-def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None):
+def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
+                      q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
     """Checks the metadata of a block-score call by value; raises one ValueError that lists everything found.
 
-    Copies the arrays to the host (it waits for the device), so it belongs in tests, loaders and debugging, not in a serving loop. The op itself never reads
-    metadata on the host and keeps within its buffers whatever the metadata says.
+    Copies the arrays to the host (it waits for the device), so it belongs in tests, loaders and debugging, not in a serving loop; inside jit use
+    `check_metadata`. The op itself never reads metadata on the host and keeps within its buffers whatever the metadata says.
 
     Args:
       cu_seqlens_q, cu_seqlens_k, cu_page_offsets: [B+1] int32; kv_indices: [N] int32; qo_offset: [B] int32 or None. As for `fp4_indexer_block_scores`.
       tokens: rows of q_fp4 (Tq). Padding rows past cu_seqlens_q[-1] are allowed.
       num_pages: pages of the pool k_fp4.
       max_seqlen_q, max_seqlen_k: as passed to the op.
+      q_scale, k_scale, fp4_format, scale_layout: as passed to the op, or left out. Given NVFP4 scales are checked for sign bits, which the op ignores
+        where other software may not.
 
     Raises:
       ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or fall, tokens past q_fp4, lengths above the maxima, page counts that
-        differ from ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages). Entries of kv_indices not in use are not checked.
+        differ from ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. What plays no part
+        is not checked: entries of kv_indices and pages not in use, keys past the end of a sequence, padding tokens.
+      TypeError: tokens, num_pages or a maximum is no Python int.
     """
-    found = []
-    host = {name: np.asarray(x) for name, x in
-            (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets), ("kv_indices", kv_indices))}
-    if qo_offset is not None:
-        host["qo_offset"] = np.asarray(qo_offset)
-    for name, x in host.items():
-        if x.dtype != np.int32 or x.ndim != 1:
-            found.append(f"{name} is {describe(x)}, expected a vector of int32")
-    ends = host["cu_seqlens_q"].shape
+    op = "validate_metadata"
+    sizes = _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k)
+    arrays = {name: np.asarray(x) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
+                                                  ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None}
+    found = [f"{name}: got {describe(x)}, expected a vector of int32" for name, x in arrays.items() if x.dtype != np.int32 or x.ndim != 1]
+    found = found or _lengths_of_vectors(arrays)
     if not found:
-        lengths = {"cu_seqlens_k": ends[0], "cu_page_offsets": ends[0], "qo_offset": ends[0] - 1}
-        found += [f"{name} has {host[name].size} entries, expected {n} (cu_seqlens_q has {ends[0]})" for name, n in lengths.items()
-                  if name in host and host[name].size != n]
-        if ends[0] == 0:
-            found.append("cu_seqlens_q is empty, expected B + 1 >= 1 entries")
-    if not found:
-        found = _values({name: x.astype(np.int64) for name, x in host.items()}, tokens, num_pages, max_seqlen_q, max_seqlen_k)
+        checks = _checks(np, {name: x.astype(np.int64) for name, x in arrays.items()}, *sizes)
+        checks += _sign_checks(np, arrays, *_nvfp4_scales(np, op, q_scale, k_scale, fp4_format, scale_layout, *sizes[:2]))
+        found = [text.format(**values) for right, text, values in checks if not right]
     if found:
-        raise ValueError("validate_metadata: " + "; ".join(found) + ". Rebuild the batch's metadata from its lengths and page lists.")
+        raise ValueError(f"{op}: " + "; ".join(found) + f". {REMEDY}")
 
 
-def _values(host, tokens, num_pages, max_seqlen_q, max_seqlen_k):
-    found = []
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets"):
-        if host[name][0] != 0:
-            found.append(f"{name}[0] is {host[name][0]}, expected 0")
-        falls = np.flatnonzero(np.diff(host[name]) < 0)
-        if falls.size:
-            b = falls[0]
-            found.append(f"{name} falls at {_sequences(falls)} ({host[name][b]} to {host[name][b + 1]}), expected a sum that never falls")
-    q_lens, k_lens, pages = (np.diff(host[name]) for name in ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets"))
-    for name, end, limit, what in (("cu_seqlens_q", host["cu_seqlens_q"][-1], tokens, "rows of q_fp4"),
-                                   ("cu_page_offsets", host["cu_page_offsets"][-1], host["kv_indices"].size, "entries of kv_indices")):
-        if end > limit:
-            found.append(f"{name}[-1] is {end}, expected at most the {limit} {what}")
-    for name, lens, limit in (("q_len", q_lens, max_seqlen_q), ("k_len", k_lens, max_seqlen_k)):
-        over = np.flatnonzero(lens > limit)
-        if over.size:
-            found.append(f"{name} of {_sequences(over)} is {lens[over[0]]}, expected at most max_seqlen_{name[0]} = {limit}")
-    wrong = np.flatnonzero(pages != -(-k_lens // PAGE))
-    if wrong.size:
-        b = wrong[0]
-        found.append(f"{_sequences(wrong)} has {pages[b]} pages for {k_lens[b]} keys, expected ceil({k_lens[b]} / {PAGE}) = {-(-k_lens[b] // PAGE)}")
-    used = host["kv_indices"][max(host["cu_page_offsets"][0], 0):max(host["cu_page_offsets"][-1], 0)]
-    outside = np.flatnonzero((used < 0) | (used >= num_pages))
-    if outside.size:
-        found.append(f"kv_indices holds {used[outside[0]]} among the pages in use ({outside.size} ids outside), expected ids in [0, {num_pages})")
-    return found
+def check_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
+                   q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
+    """The checks of `validate_metadata` as `jax.experimental.checkify` checks: they run on the device, inside jit, and wait for nothing.
+
+        def step(...):
+            check_metadata(cu_q, cu_k, cu_pages, ids, tokens=Tq, num_pages=P, max_seqlen_q=..., max_seqlen_k=...)
+            return fp4_indexer_block_scores(...)
+        error, scores = checkify.checkify(jax.jit(step))(...)
+        error.throw()           # or keep `error` and look later
+
+    Arguments as for `validate_metadata`; arrays may be traced.
+
+    Raises:
+      TypeError, ValueError: dtypes, shapes and sizes, while tracing. What the values show goes into the error that `checkify` returns: the first finding.
+    """
+    op = "check_metadata"
+    sizes = _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k)
+    arrays = {name: x for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
+                                      ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None or name != "qo_offset"}
+    for name, x in arrays.items():
+        must.int32_vector(op, name, x, None, "[N]" if name == "kv_indices" else "[B]" if name == "qo_offset" else "[B+1]", REMEDY)
+    if found := _lengths_of_vectors(arrays):
+        raise ValueError(f"{op}: " + "; ".join(found) + f". {REMEDY}")
+    arrays = {name: jnp.asarray(x) for name, x in arrays.items()}
+    checks = _checks(jnp, arrays, *sizes) + _sign_checks(jnp, arrays, *_nvfp4_scales(jnp, op, q_scale, k_scale, fp4_format, scale_layout, *sizes[:2]))
+    for right, text, values in checks:
+        checkify.check(right, f"{op}: {text}. {REMEDY}", **{name: jnp.asarray(value) for name, value in values.items()})
 
 
-def _sequences(indices):
-    more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-    return f"sequence {indices[0]}{more}"
+def _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k):
+    named = (("tokens", tokens, 0), ("num_pages", num_pages, 0), ("max_seqlen_q", max_seqlen_q, 1), ("max_seqlen_k", max_seqlen_k, 0))
+    return [must.static_int(op, name, value, least, "Pass what the op is called with.") for name, value, least in named]
+
+
+def _lengths_of_vectors(arrays):
+    ends = arrays["cu_seqlens_q"].shape[0]
+    if ends == 0:
+        return ["cu_seqlens_q: got 0 entries, expected B + 1 >= 1"]
+    lengths = {"cu_seqlens_k": ends, "cu_page_offsets": ends, "qo_offset": ends - 1}
+    return [f"{name}: got {arrays[name].shape[0]} entries, expected {n} (cu_seqlens_q has {ends})"
+            for name, n in lengths.items() if name in arrays and arrays[name].shape[0] != n]
+
+
+def _checks(xp, a, tokens, num_pages, max_seqlen_q, max_seqlen_k):
+    """[(whether it holds, text, values of the text)] in NumPy or jnp (`xp`). A later check may find more than is there if an earlier one fails."""
+    checks = []
+    sums = ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets")
+    for name in sums:
+        checks.append((a[name][0] == 0, f"{name}[0]: got {{first}}, expected 0", {"first": a[name][0]}))
+    for name in sums:
+        low, high = a[name][:-1], a[name][1:]
+        checks += _no_sequence(xp, high < low, f"{name} of sequence {{b}}: got {{low}} to {{high}}, expected a sum that never falls", low=low, high=high)
+    for name, limit, what in (("cu_seqlens_q", tokens, "rows of q_fp4"), ("cu_page_offsets", a["kv_indices"].shape[0], "entries of kv_indices")):
+        checks.append((a[name][-1] <= limit, f"{name}[-1]: got {{end}}, expected at most the {limit} {what}", {"end": a[name][-1]}))
+    q_lens, k_lens, pages = (a[name][1:] - a[name][:-1] for name in sums)
+    for name, lens, limit in (("q", q_lens, max_seqlen_q), ("k", k_lens, max_seqlen_k)):
+        checks += _no_sequence(xp, lens > limit, f"{name}_len of sequence {{b}}: got {{n}}, expected at most max_seqlen_{name} = {limit}", n=lens)
+    need = -(-k_lens // PAGE)
+    checks += _no_sequence(xp, pages != need, f"pages of sequence {{b}}: got {{n}} for {{keys}} keys, expected ceil({{keys}} / {PAGE}) = {{need}}", n=pages, keys=k_lens, need=need)
+    ids = a["kv_indices"]
+    at = xp.arange(ids.shape[0], dtype=np.int32)
+    outside = (at >= a["cu_page_offsets"][0]) & (at < a["cu_page_offsets"][-1]) & ((ids < 0) | (ids >= num_pages))
+    return checks + _none(xp, outside, f"kv_indices[{{i}}]: got {{id}}, expected an id in [0, {num_pages}) ({{count}} such ids in use)", "i", id=ids)
+
+
+def _sign_checks(xp, a, q_scale, k_scale):
+    """NVFP4 scales that count have no sign bit. Scales are bytes [Tq, Hq, G] and [num_pages, Hkv, 128, G], or None."""
+    checks = []
+    if q_scale is not None:
+        counts = xp.arange(q_scale.shape[0], dtype=np.int32) < a["cu_seqlens_q"][-1]
+        checks += _none(xp, ((q_scale & SIGN) != 0).any((1, 2)) & counts,
+                        "q_scale of token {i}: got a scale with its sign bit set, expected none ({count} such tokens)", "i")
+    if k_scale is not None and a["cu_seqlens_q"].shape[0] > 1 and 0 not in (a["kv_indices"].shape[0], k_scale.shape[0]):
+        first = a["cu_page_offsets"]
+        at = xp.arange(a["kv_indices"].shape[0], dtype=np.int32)
+        b = xp.clip(xp.searchsorted(first, at, side="right") - 1, 0, first.shape[0] - 2)
+        keys = xp.clip(a["cu_seqlens_k"][b + 1] - a["cu_seqlens_k"][b] - PAGE * (at - first[b]), 0, PAGE)        # of this list entry
+        keys = xp.where((at < first[-1]) & (a["kv_indices"] >= 0) & (a["kv_indices"] < k_scale.shape[0]), keys, 0)
+        signed = ((k_scale & SIGN) != 0).any((1, 3))[xp.clip(a["kv_indices"], 0, k_scale.shape[0] - 1)]           # [N, 128]
+        counts = xp.arange(PAGE, dtype=np.int32)[None] < keys[:, None]
+        checks += _none(xp, (signed & counts).any(1), "k_scale of page {page}: got a scale with its sign bit set, expected none ({count} such entries of kv_indices)",
+                        "i", page=a["kv_indices"])
+    return checks
+
+
+def _no_sequence(xp, wrong, text, **values):
+    return _none(xp, wrong, text + " ({count} such sequences)", "b", **values)
+
+
+def _none(xp, wrong, text, index, **values):
+    """No entry of `wrong` is set; else the first is told, with the entries of `values` beside it."""
+    if wrong.shape[0] == 0:
+        return []
+    at = xp.argmax(wrong)
+    return [(~wrong.any(), text, {index: at, "count": wrong.sum(), **{name: x[at] for name, x in values.items()}})]
+
+
+def _nvfp4_scales(xp, op, q_scale, k_scale, fp4_format, scale_layout, tokens, num_pages):
+    """Scale bytes [Tq, Hq, G] and [num_pages, Hkv, 128, G], each None where it was not given or the format has no sign."""
+    must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
+    must.choice(op, "scale_layout", scale_layout, layouts.LAYOUTS)
+    if fp4_format != "nvfp4":
+        return None, None
+    tiled, groups = scale_layout == "preordered_mma", GROUPS[fp4_format]
+    q_shape = (None, *layouts.tiled_shape(tokens, groups)) if tiled else (tokens, None, groups)
+    k_shape = (None, *layouts.tiled_shape(PAGE, groups)) if tiled else (num_pages, None, PAGE, groups)
+    q, k = (None if x is None else _bytes(xp, op, name, x, shape, scale_layout) for name, x, shape in (("q_scale", q_scale, q_shape), ("k_scale", k_scale, k_shape)))
+    if tiled and q is not None:
+        q = xp.swapaxes(_untiled(xp, q, tokens, groups), 0, 1)
+    if tiled and k is not None:
+        k = _untiled(xp, k, PAGE, groups).reshape(num_pages, k.shape[0] // max(num_pages, 1), PAGE, groups)
+    return q, k
+
+
+def _bytes(xp, op, name, x, shape, scale_layout):
+    must.array(op, name, x, (scales.NVFP4.scale_dtype, "uint8"), "Pass the scales that the op is called with.")
+    must.shape(op, name, x, shape, f"of scale_layout={scale_layout!r}", "Pass the scales that the op is called with, and its scale_layout.")
+    return np.asarray(x).view(np.uint8) if xp is np else scale_bytes(x)
+
+
+def _untiled(xp, tiled, rows, groups):
+    return tiled[(slice(None), *layouts.tiled_index(xp.arange(rows)[:, None], xp.arange(groups)[None]))]

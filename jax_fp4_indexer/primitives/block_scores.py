@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass, scratch_bytes
 from ..errors import message
-from ..reference.block_scores import block_scores_core
+from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
 from ..reference.varying import same_varying_axes
 from . import runtime
 
@@ -138,8 +138,7 @@ batching.primitive_batchers[block_scores_p] = _batch
 
 
 def _no_derivative(primals, tangents, **params):
-    raise NotImplementedError(f"{OP} selects what to attend to and has no derivative. Wrap its result or its arguments in jax.lax.stop_gradient, "
-                              "or compute it outside of the function that is differentiated.")
+    raise NotImplementedError(NO_DERIVATIVE)
 
 
 ad.primitive_jvps[block_scores_p] = _no_derivative

@@ -25,6 +25,8 @@ from .varying import same_varying_axes, vary_like
 
 MAX_CHUNK = 128                 # query tokens of a step
 MAX_CHUNK_ROWS = 2048           # query rows (token, head) of a step: bounds the [rows, groups, 128] dots to 8 MiB
+NO_DERIVATIVE = (f"{OP} selects what to attend to and has no derivative. Wrap its arguments (not its result) in jax.lax.stop_gradient, "
+                 "or compute it outside of the function that is differentiated.")
 
 
 def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
@@ -32,7 +34,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
                              implementation=None):
     """The definition of `jax_fp4_indexer.fp4_indexer_block_scores`: same arguments, same result, plain jnp on any platform.
 
-    `implementation` is accepted so that the signatures agree; it must be None or "reference".
+    `implementation` is accepted so that the signatures agree; it must be None or "reference". Raises as the op does, but for UnsupportedError.
     """
     call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
@@ -43,7 +45,13 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
 
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _scores(arrays, *, call):
-    return block_scores_core(*operands(call, arrays), k_tiles=call.k_tiles, fp4_format=call.fp4_format, scale_layout=call.scale_layout, mask=call.mask)
+    core = jax.custom_jvp(functools.partial(block_scores_core, k_tiles=call.k_tiles, fp4_format=call.fp4_format, scale_layout=call.scale_layout, mask=call.mask))
+    core.defjvp(_no_derivative)
+    return core(*operands(call, arrays))
+
+
+def _no_derivative(primals, tangents):
+    raise NotImplementedError(NO_DERIVATIVE)
 
 
 def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale, *,
@@ -98,7 +106,7 @@ def _walk(scores, q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k
                 maxima = jnp.where(inside, maxima, jnp.nan)
                 at = (jnp.int32(0), kb, start)
                 old = lax.dynamic_slice(scores, at, (heads_q, 1, chunk))
-                new = jnp.where(mine & (last >= kb * PAGE), maxima, old[:, 0])
+                new = jnp.where((mine & (last >= kb * PAGE))[None], maxima, old[:, 0])
                 return lax.dynamic_update_slice(scores, new[:, None], at)
 
             return lax.fori_loop(0, seen, page, scores)
@@ -136,7 +144,6 @@ def _chunk_tokens(tokens, num_seqs, heads_q):
 
 def _query_rows(q, heads_kv, fp4_format):
     """u8 [chunk, Hq, 64] -> fp32 [Hkv, R * chunk, G, group_size]; row r * chunk + c is head r of the KV head, token c."""
-    chunk = q.shape[0]
     rows = q.transpose(1, 0, 2).reshape(heads_kv, -1, HEAD_DIM // 2)
     return decode.group_values(rows, scales.FORMATS[fp4_format].group_size)
 
@@ -146,7 +153,7 @@ def _query_scales(q_scale, token, heads_kv, groups, scale_layout):
     if scale_layout == "public":
         rows = lax.dynamic_slice_in_dim(q_scale, token[0], token.shape[0], 0).transpose(1, 0, 2)
     else:
-        rows = q_scale[(slice(None), *layouts.tiled_index(token[:, None], jnp.arange(groups, dtype=jnp.int32)))]
+        rows = q_scale[(slice(None), *layouts.tiled_index(token[:, None], jnp.arange(groups, dtype=jnp.int32)[None]))]
     return rows.reshape(heads_kv, -1, groups)
 
 
@@ -169,8 +176,8 @@ def _page_maxima(q_rows, q_scale, k_codes, k_scale, last, fp4_format):
     k_rows = decode.group_values(k_codes, scales.FORMATS[fp4_format].group_size)
     dots = lax.dot_general(q_rows, k_rows, (((3,), (3,)), ((0, 2), (0, 2))), precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
     score = sum_groups(dots, q_scale, k_scale, fp4_format)                       # [Hkv, rows, keys]
-    visible = jnp.arange(PAGE, dtype=jnp.int32) <= last[:, None]                   # [chunk, keys]
-    score = score.reshape(score.shape[0], -1, *visible.shape)
+    visible = (jnp.arange(PAGE, dtype=jnp.int32)[None] <= last[:, None])[None, None]          # [1, 1, chunk, keys]
+    score = score.reshape(score.shape[0], -1, *visible.shape[2:])
     score = jnp.where(visible, score, -jnp.inf)
     # NaN is selected apart: XLA:CPU (seen in jaxlib 0.10.2) drops it from a maximum that it fuses and vectorises.
     return jnp.where(jnp.isnan(score).any(-1), jnp.nan, jnp.max(score, axis=-1)).reshape(score.shape[0], -1)

@@ -1,6 +1,5 @@
 """A block-score call: what is known while tracing (`Call`), how arguments are checked, and the operands they become."""
 import dataclasses
-import numbers
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +36,8 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
     must.choice(op, "scale_layout", scale_layout, layouts.LAYOUTS)
     must.choice(op, "implementation", implementation, implementations)
-    max_seqlen_q = must.static_int(op, "max_seqlen_q", max_seqlen_q, 1)
-    max_seqlen_k = must.static_int(op, "max_seqlen_k", max_seqlen_k, 0)
+    max_seqlen_q = must.static_int(op, "max_seqlen_q", max_seqlen_q, 1, "Pass the longest query length of the batch, or 1 if there is none.")
+    max_seqlen_k = must.static_int(op, "max_seqlen_k", max_seqlen_k, 0, "Pass the longest key length of the batch.")
     causal = must.static_bool(op, "causal", causal)
     if qo_offset is not None and not causal:
         raise ValueError(message(op, "qo_offset", qo_offset, "None with causal=False", "Drop qo_offset, or pass causal=True for it to shift the mask."))
@@ -64,14 +63,14 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     must.int32_vector(op, "kv_indices", kv_indices, None, "[N]", "Pass one vector of page ids for the whole batch.")
     if qo_offset is not None:
         must.int32_vector(op, "qo_offset", qo_offset, ends - 1, "[B]", "Pass one offset per sequence.")
-    _check_global(op, "q_global_scale", q_global_scale, fp4_format, heads_q, "Hq")
-    _check_global(op, "k_global_scale", k_global_scale, fp4_format, heads_kv, "Hkv")
+    q_global_scale = _check_global(op, "q_global_scale", q_global_scale, fp4_format, heads_q, "Hq")
+    k_global_scale = _check_global(op, "k_global_scale", k_global_scale, fp4_format, heads_kv, "Hkv")
 
     mask = 0 if not causal else 1 if qo_offset is None else 2
     call = Call(fp4_format, scale_layout, mask, max_seqlen_q, -(-max_seqlen_k // PAGE), heads_q // heads_kv, implementation)
     arrays = {"q": q_fp4, "k": k_fp4, "q_scale": q_scale, "k_scale": k_scale, "kv_indices": kv_indices, "cu_seqlens_q": cu_seqlens_q,
               "cu_seqlens_k": cu_seqlens_k, "cu_page_offsets": cu_page_offsets, "qo_offset": qo_offset,
-              "q_global_scale": _float32(q_global_scale), "k_global_scale": _float32(k_global_scale)}
+              "q_global_scale": q_global_scale, "k_global_scale": k_global_scale}
     return call, arrays
 
 
@@ -110,7 +109,7 @@ def _head_scale(q_global, k_global, heads_q, heads_kv):
 def _check_codes(op, argument, x, names, lead):
     """Checks packed codes [*lead, 64] (or float4 [*lead, 128]); returns the leading sizes."""
     must.array(op, argument, x, ("uint8", "int8", FLOAT4), "Pass packed E2M1 codes, two a byte, as quantize_nvfp4 and quantize_mxfp4 return them.")
-    packed = np.dtype(x.dtype).name != FLOAT4
+    packed = x.dtype.name != FLOAT4
     width = HEAD_DIM // 2 if packed else HEAD_DIM
     names = names if packed else names.replace(" 64]", " 128]")
     must.shape(op, argument, x, (*lead, width), names, "The head dimension is 128: 64 bytes of packed codes, or 128 float4_e2m1fn values.")
@@ -126,16 +125,14 @@ def _check_scales(op, argument, x, fp4_format, expected, names, scale_layout):
 
 
 def _check_global(op, argument, x, fp4_format, heads, heads_name):
+    """The scale as a float32 array, or None."""
     if x is None:
-        return
+        return None
     if not scales.FORMATS[fp4_format].has_global_scale:
         raise ValueError(message(op, argument, x, f"None with fp4_format={fp4_format!r}", "Only nvfp4 has a global scale: drop it, or multiply the scores yourself."))
-    if isinstance(x, numbers.Real) and not isinstance(x, (bool, np.bool_)):
-        return
+    if must.is_number(x):
+        return must.number(op, argument, x)
     must.array(op, argument, x, ("float32",), "Cast it with .astype(jnp.float32).")
     if tuple(x.shape) not in ((), (heads,)):
         raise ValueError(message(op, argument, x, f"shape [] or [{heads_name}] = [{heads}]", "Pass one float32 for all heads, or one per head."))
-
-
-def _float32(x):
-    return np.float32(x) if isinstance(x, numbers.Real) else x
+    return x

@@ -1,11 +1,14 @@
 """Checks that every op shares: arguments that must be known while tracing, and arrays by dtype and shape."""
+import numbers
 import operator
 
+import jax
 import numpy as np
 
-from ..errors import message
+from ..errors import describe, message
 
 INT32_MAX = 2**31 - 1
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def choice(op, argument, value, allowed):
@@ -15,17 +18,19 @@ def choice(op, argument, value, allowed):
     return value
 
 
-def static_int(op, argument, value, least):
-    """A Python int from an int, a NumPy integer or a concrete 0-d integer array; a traced value or a float is a TypeError."""
+def static_int(op, argument, value, least, remedy):
+    """A Python int from an int, a NumPy integer or a concrete 0-d integer array; a traced value or a float is a TypeError.
+
+    `remedy` says what to do about a number outside [least, 2**31 - 1].
+    """
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         number = operator.index(value)
     except Exception:           # JAX raises errors of its own for traced values; all of them mean the same here
-        raise TypeError(message(op, argument, type(value).__name__ + f" {value!r}", "a Python int",
-                                "It fixes shapes, so it must be known while tracing: pass a Python int, or list it in static_argnames of jax.jit.")) from None
+        raise TypeError(message(op, argument, _kind(value), "a Python int", "It fixes shapes, so it must be known while tracing: pass a Python int, or list it in static_argnames of jax.jit.")) from None
     if not least <= number <= INT32_MAX:
-        raise ValueError(message(op, argument, str(number), f"an int in [{least}, 2**31 - 1]", f"Pass the largest length of the batch, at least {least}."))
+        raise ValueError(message(op, argument, str(number), f"an int in [{least}, 2**31 - 1]", remedy))
     return number
 
 
@@ -33,17 +38,43 @@ def static_bool(op, argument, value):
     if isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool:
         value = value.item()
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(message(op, argument, type(value).__name__ + f" {value!r}", "a Python bool", "It selects the program, so it must be known while tracing."))
+        raise TypeError(message(op, argument, _kind(value), "a Python bool", "It selects the program, so it must be known while tracing: pass True or False."))
     return bool(value)
+
+
+def number(op, argument, value, positive=False):
+    """np.float32 of a real number (see `is_number`) that must be in float32's range, and above zero if `positive`; NaN passes."""
+    try:
+        wide = float(value)
+    except OverflowError:
+        wide = np.inf
+    if abs(wide) > FLOAT32_MAX or positive and wide <= 0:
+        raise ValueError(message(op, argument, value, f"a {'positive ' if positive else ''}number of at most {FLOAT32_MAX:.6g}", "Pass a factor that float32 can hold."))
+    return np.float32(wide)
+
+
+def is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _kind(value):
+    """What a message calls a value that should have been a Python int or bool."""
+    return f"a traced {describe(value)}" if isinstance(value, jax.core.Tracer) else describe(value)
 
 
 def array(op, argument, x, dtypes, remedy):
     """Checks that `x` is an array of one of `dtypes` (names); returns its shape."""
-    if getattr(x, "shape", None) is None or getattr(x, "dtype", None) is None:
-        raise TypeError(message(op, argument, type(x).__name__, f"an array of {' or '.join(dtypes)}", "Pass a JAX or NumPy array."))
-    if np.dtype(x.dtype).name not in dtypes:
+    is_array(op, argument, x, f"an array of {' or '.join(dtypes)}")
+    if x.dtype.name not in dtypes or not getattr(x.dtype, "isnative", True):            # keys have a dtype of JAX's own
         raise TypeError(message(op, argument, x, f"dtype {' or '.join(dtypes)}", remedy))
     return tuple(x.shape)
+
+
+def is_array(op, argument, x, expected):
+    """Checks that JAX takes `x` as an array: not a list, not a ShapeDtypeStruct, not an array of another library."""
+    if not isinstance(x, (jax.Array, np.ndarray, np.generic)) and type(x).__name__ != "TypedNdArray":      # a constant of a trace in jax 0.9
+        raise TypeError(message(op, argument, f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins."), expected,
+                                "Pass a JAX or NumPy array (jnp.asarray, jax.dlpack.from_dlpack)."))
 
 
 def shape(op, argument, x, expected, names, remedy):

@@ -1,5 +1,6 @@
 """The public op on CPU: what it accepts, what it refuses and how, which path it takes, and that eager calls compile once."""
 import functools
+import types
 import warnings
 
 import jax
@@ -112,12 +113,22 @@ def test_dispatch_edges(q, r, path):
     assert choose_path(q, r) == path
 
 
+def equations(jaxpr):
+    """Those of the programs inside too: whether a call is inlined differs from one JAX to the next."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in equation.params.values():
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
 def primitive_params(**changes):
     """Parameters of the one primitive in the call's program."""
     a = {**arrays(), **changes}
     names = [n for n, x in a.items() if isinstance(x, np.ndarray)]
     jaxpr = jax.make_jaxpr(lambda *xs: jfi.fp4_indexer_block_scores(**{**a, **dict(zip(names, xs))}))(*(a[n] for n in names))
-    found = [e for e in jaxpr.jaxpr.eqns if e.primitive.name == "fp4_indexer_block_scores"]
+    found = [e for e in equations(jaxpr.jaxpr) if e.primitive.name == "fp4_indexer_block_scores"]
     assert len(found) == 1, jaxpr
     return found[0].params
 
@@ -164,7 +175,7 @@ u8 = lambda *shape: np.zeros(shape, np.uint8)
     (dict(max_seqlen_k=2**31), ValueError, ("max_seqlen_k", "2147483648")),
     (dict(max_seqlen_q=2.0), TypeError, ("max_seqlen_q", "float 2.0", "a Python int", "static_argnames")),
     (dict(max_seqlen_q=True), TypeError, ("max_seqlen_q", "bool True")),
-    (dict(max_seqlen_k=i32(1, 2)), TypeError, ("max_seqlen_k", "ndarray")),
+    (dict(max_seqlen_k=i32(1, 2)), TypeError, ("max_seqlen_k", "int32[2]")),
     (dict(causal=1), TypeError, ("causal", "int 1", "a Python bool")),
     (dict(causal=False, qo_offset=i32(0, 0)), ValueError, ("qo_offset", "int32[2]", "None with causal=False")),
     (dict(q_fp4=u8(3, 4, 32)), ValueError, ("q_fp4", "uint8[3, 4, 32]", "[Tq, Hq, 64]", "head dimension is 128")),
@@ -189,12 +200,25 @@ u8 = lambda *shape: np.zeros(shape, np.uint8)
     (dict(q_global_scale=np.ones(3, np.float32)), ValueError, ("q_global_scale", "float32[3]", "[Hq] = [4]")),
     (dict(k_global_scale=np.ones(2, np.float16)), TypeError, ("k_global_scale", "float16[2]", "float32")),
     (dict(q_global_scale="1"), TypeError, ("q_global_scale", "str")),
+    (dict(q_global_scale=1e39), ValueError, ("q_global_scale", "float 1e+39", "3.40282e+38")),
+    (dict(k_global_scale=10**400), ValueError, ("k_global_scale", "int 10000", "...", "3.40282e+38")),
+    (dict(q_global_scale=np.float64(1e39)), ValueError, ("q_global_scale", "3.40282e+38")),
+    (dict(q_global_scale=np.ones(4)), TypeError, ("q_global_scale", "float64[4]", "float32")),
+    (dict(kv_indices=None), TypeError, ("kv_indices", "NoneType", "an array of int32")),
+    (dict(kv_indices=list(range(10_000))), TypeError, ("kv_indices", "got list", "jnp.asarray")),
+    (dict(cu_seqlens_k=np.array([0, 130, 190], ">i4")), TypeError, ("cu_seqlens_k", ">i4[3]", "int32")),          # JAX would take its bytes in the wrong order
+    (dict(kv_indices=np.array([2, 0, 1], object)), TypeError, ("kv_indices", "object[3]", "int32")),
+    (dict(kv_indices=jax.ShapeDtypeStruct((3,), np.int32)), TypeError, ("kv_indices", "ShapeDtypeStruct", "an array of int32")),
+    (dict(kv_indices=types.SimpleNamespace(shape=(3,), dtype="torch.int32")), TypeError, ("kv_indices", "SimpleNamespace", "jax.dlpack")),
+    (dict(kv_indices=jax.random.split(jax.random.key(0), 3)), TypeError, ("kv_indices", "key<", "int32")),
+    (dict(causal=list(range(10_000))), TypeError, ("causal", "list [0, 1, 2", "...", "a Python bool")),
 ])
 def test_errors_name_op_argument_got_expected_remedy(changes, error, parts):
     with pytest.raises(error) as caught:
         call(**changes)
     text = str(caught.value)
     assert text.startswith("fp4_indexer_block_scores: ") and ": got " in text and ", expected " in text and text.endswith(".")
+    assert len(text) < 400
     for part in parts:
         assert part in text, text
 
@@ -222,8 +246,10 @@ def test_int64_metadata_under_x64_is_refused_not_truncated(name):
 
 
 def test_traced_static_arguments_are_refused():
-    with pytest.raises(TypeError, match="max_seqlen_k: .*expected a Python int.*static_argnames"):
+    with pytest.raises(TypeError, match=r"max_seqlen_k: got a traced int32\[\], expected a Python int.*static_argnames"):
         jax.jit(lambda n: call(max_seqlen_k=n))(130)
+    with pytest.raises(TypeError, match=r"causal: got a traced bool\[\], expected a Python bool"):
+        jax.jit(lambda c: call(causal=c))(True)
 
 
 def test_zero_sizes():
@@ -237,6 +263,29 @@ def test_zero_sizes():
     assert np.isnan(np.asarray(call(k_fp4=a["k_fp4"][:0], k_scale=a["k_scale"][:0]))[:, 0]).all()
 
 
-def test_grad_says_what_to_do():
-    with pytest.raises(NotImplementedError, match="stop_gradient"):
-        jax.grad(lambda g: call(q_global_scale=g).sum())(jnp.float32(1))
+@pytest.mark.parametrize("function", [jfi.fp4_indexer_block_scores, jfi.reference.fp4_indexer_block_scores], ids=["op", "reference"])
+def test_grad_says_what_to_do_and_that_works(function):
+    with pytest.raises(NotImplementedError, match="Wrap its arguments.*stop_gradient"):
+        jax.grad(lambda g: function(**arrays(), q_global_scale=g)[0, 0].sum())(jnp.float32(1))
+    stopped = jax.grad(lambda g: function(**arrays(), q_global_scale=jax.lax.stop_gradient(g))[0, 0].sum() * g)(jnp.float32(1))
+    assert stopped == plain()[0, 0].sum()
+
+
+def test_scores_inside_a_differentiated_function():
+    """Codes are integers, so quantised queries carry no derivative: training code needs no stop_gradient around them."""
+    def loss(q):
+        codes, scale = jfi.quantize_nvfp4(q)
+        return call(q_fp4=codes, q_scale=scale)[:, 0].sum() + q.sum()
+    q = jnp.ones((TOKENS, HEADS_Q, 128))
+    assert (jax.grad(loss)(q) == 1).all()
+
+
+@pytest.mark.parametrize("fmt, layout", [("nvfp4", "public"), ("mxfp4", "preordered_mma")])
+def test_strict_promotion_rules(fmt, layout):
+    """Users may run with JAX's strictest settings; every number and rank is explicit."""
+    changes = {"scale_layout": layout}
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"), jax.debug_nans(True):
+        if layout != "public":
+            changes.update(zip(("q_scale", "k_scale"), jfi.fp4_indexer_reorder_scales_for_mma(arrays(fmt)["q_scale"], arrays(fmt)["k_scale"], fmt)))
+        same(call(fmt, **changes), fmt)
+        same(jfi.reference.fp4_indexer_block_scores(**{**arrays(fmt), **changes}), fmt)

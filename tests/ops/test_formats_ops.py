@@ -9,6 +9,7 @@ import jax_fp4_indexer as jfi
 from jax_fp4_indexer.formats import e2m1, scale_layout
 
 FP4 = ml_dtypes.float4_e2m1fn
+ONES, ZEROS, TILED = np.ones((2, 16), np.float32), np.zeros((2, 8), np.uint8), np.zeros((1, 2, 32, 4, 4), np.uint8)
 QUANTISE = {"nvfp4": (jfi.quantize_nvfp4, 16), "mxfp4": (jfi.quantize_mxfp4, 32)}
 
 
@@ -137,9 +138,51 @@ def test_reorder_scales_for_mma(fmt, groups):
     (lambda: jfi.from_blocked(np.zeros((1, 2, 32, 4, 4), np.uint8), 130, 8), ValueError, ("from_blocked", "[2, 2, 32, 4, 4]", "Check rows")),
     (lambda: jfi.to_blocked(np.zeros((128, 8), np.float32)), TypeError, ("to_blocked", "float32[128, 8]", "one byte each")),
     (lambda: jfi.fp4_indexer_reorder_scales_for_mma(np.zeros((2, 1, 4), np.uint8), np.zeros((1, 1, 128, 8), np.uint8), "nvfp4"), ValueError,
-     ("fp4_indexer_reorder_scales_for_mma: q_scale:", "uint8[2, 1, 4]", "G = 8"))])
+     ("fp4_indexer_reorder_scales_for_mma: q_scale:", "uint8[2, 1, 4]", "G = 8")),
+    (lambda: jfi.fp4_indexer_reorder_scales_for_mma("a", None), TypeError, ("fp4_indexer_reorder_scales_for_mma: q_scale:", "got str", "float8_e4m3fn")),
+    (lambda: jfi.fp4_indexer_reorder_scales_for_mma(ZEROS, ZEROS, ["nvfp4"]), ValueError, ("fp4_format", "['nvfp4']")),
+    (lambda: jfi.quantize_nvfp4([1.0] * 10_000), TypeError, ("quantize_nvfp4: x: got list, expected an array of a floating dtype",)),
+    (lambda: jfi.quantize_mxfp4("a"), TypeError, ("quantize_mxfp4: x: got str",)),
+    (lambda: jfi.quantize_nvfp4(ONES, global_scale="a"), TypeError, ("quantize_nvfp4: global_scale: got str",)),
+    (lambda: jfi.quantize_nvfp4(ONES, global_scale=0), ValueError, ("global_scale: got int 0", "a positive number")),
+    (lambda: jfi.quantize_nvfp4(ONES, global_scale=1j), TypeError, ("global_scale: got complex",)),
+    (lambda: jfi.quantize_nvfp4(ONES, global_scale=np.ones(3, np.float32)), ValueError, ("global_scale: got float32[3]", "broadcasts", "[2, 1]")),
+    (lambda: jfi.quantize_nvfp4(ONES, global_scale=np.ones((2, 2, 1), np.float32)), ValueError, ("global_scale: got float32[2, 2, 1]", "[2, 1]")),
+    (lambda: jfi.pack_e2m1([1.0, 2.0]), TypeError, ("pack_e2m1: x: got list",)),
+    (lambda: jfi.unpack_e2m1(np.uint8(3)), ValueError, ("unpack_e2m1: codes: got uint8[]", "[..., D/2]")),
+    (lambda: jfi.unpack_e2m1(jnp.zeros((2, 3), jnp.float4_e2m1fn)), ValueError, ("unpack_e2m1: codes: got float4_e2m1fn[2, 3]", "D even")),
+    (lambda: jfi.dequantize([1], ZEROS, "nvfp4"), TypeError, ("dequantize: codes: got list",)),
+    (lambda: jfi.dequantize(ZEROS, ZEROS, ["nvfp4"]), ValueError, ("dequantize: fp4_format", "['nvfp4']")),
+    (lambda: jfi.dequantize(ZEROS, ZEROS[:, :1], "nvfp4", global_scale=np.ones(3, np.float32)), ValueError, ("dequantize: global_scale", "[2, 1]")),
+    (lambda: jfi.from_blocked(TILED, [130], 8), TypeError, ("from_blocked: rows: got list [130]", "a Python int")),
+    (lambda: jfi.from_blocked(TILED, -1, 8), ValueError, ("from_blocked: rows: got -1", "to_blocked was given")),
+    (lambda: jax.jit(lambda n: jfi.from_blocked(TILED, n, 8))(130), TypeError, ("from_blocked: rows: got a traced int32[]",)),
+    (lambda: jfi.from_blocked(TILED[0, 0], 128, 8), ValueError, ("from_blocked: blocked: got uint8[32, 4, 4]", "what to_blocked returns"))])
 def test_errors_name_the_parts(call, error, parts):
     with pytest.raises(error) as caught:
         call()
     for part in parts:
-        assert part in str(caught.value)
+        assert part in str(caught.value), str(caught.value)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_sizes_of_zero_and_numpy_sizes():
+    assert [x.shape for x in jfi.quantize_nvfp4(np.zeros((0, 128), np.float32))] == [(0, 64), (0, 8)]
+    assert jfi.dequantize(np.zeros((0, 64), np.uint8), np.zeros((0, 4), np.uint8), "mxfp4").shape == (0, 128)
+    assert jfi.from_blocked(TILED, np.int64(128), np.array(8)).shape == (128, 8)
+
+
+@pytest.mark.parametrize("global_scale", [np.float32(0), jnp.zeros((2, 1))])
+def test_a_tensor_of_zeros_with_the_global_scale_of_its_amax(global_scale):
+    codes, scale = jfi.quantize_nvfp4(np.zeros((2, 16), np.float32), global_scale=jnp.asarray(global_scale))
+    assert not np.asarray(codes).any() and np.isfinite(jfi.dequantize(codes, scale, "nvfp4", global_scale=jnp.asarray(global_scale))).all()
+
+
+def test_strict_promotion_rules():
+    x = jnp.asarray(values(3, (4, 128)))
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        for fmt, (quantise, _) in QUANTISE.items():
+            assert jfi.dequantize(*quantise(x), fmt).shape == x.shape
+        codes, scale = jfi.quantize_nvfp4(x, global_scale=jnp.bfloat16(0.5))
+        assert jfi.dequantize(codes, scale, "nvfp4", global_scale=0.5).shape == x.shape
+        np.testing.assert_array_equal(jfi.pack_e2m1(jfi.unpack_e2m1(codes)), codes)
