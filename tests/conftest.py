@@ -7,22 +7,19 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skipped without one, an error without one if JFI_REQUIRE_GPU=1")
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU. Left out unless asked for with -m gpu; then no GPU is an error if JFI_REQUIRE_GPU=1, else a skip")
 
 
-def _has_gpu():
-    import jax
-    try:
-        return bool(jax.devices("gpu"))
-    except RuntimeError:
-        return False
-
-
+@pytest.hookimpl(trylast=True)              # after -m: what is left is what will run
 def pytest_collection_modifyitems(items):
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
-    if not gpu_items or _has_gpu():
+    if not gpu_items:
         return
+    import jax
+    if jax.default_backend() == "gpu":
+        return
+    why = f"JAX runs on {jax.default_backend()!r} here, but {len(gpu_items)} chosen tests need a CUDA GPU (install the cuda12 or cuda13 extra)"
     if os.environ.get("JFI_REQUIRE_GPU") == "1":
-        raise pytest.UsageError(f"JFI_REQUIRE_GPU=1, but JAX finds no GPU for the {len(gpu_items)} tests marked gpu")
+        raise pytest.UsageError(why)
     for item in gpu_items:
-        item.add_marker(pytest.mark.skip(reason="no GPU"))
+        item.add_marker(pytest.mark.skip(reason=why))

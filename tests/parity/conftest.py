@@ -1,4 +1,4 @@
-"""Parity tests need a GPU. Without one they skip, unless JFI_REQUIRE_GPU=1 makes that an error."""
+"""Parity tests need a GPU: all of them carry the marker `gpu` (see tests/conftest.py)."""
 import os
 import sys
 from pathlib import Path
@@ -15,14 +15,3 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in Path(item.fspath).parents:
             item.add_marker(pytest.mark.gpu)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def gpu():
-    import jax
-    if jax.default_backend() != "gpu":
-        why = f"JAX runs on {jax.default_backend()!r} here, parity needs a CUDA GPU (install the cuda12 or cuda13 extra)"
-        if os.environ.get("JFI_REQUIRE_GPU") == "1":
-            pytest.fail(why)
-        pytest.skip(why)
-    return jax.devices()[0]
