@@ -7,10 +7,10 @@ reduced between them. A warpgroup walks its units in order:
 
 | who | does |
 |---|---|
-| warp w, page ordinal o with o % 4 == w | waits for the four warps' maxima, reduces and stores the page's scores, refills its ring stage |
+| warp w, page ordinal o with o % 4 == w | waits for the four warps' maxima, reduces and stores the page's scores, refills its ring stage (a lane a page: `Ring`) |
 | every warp | a slice of 32 keys: codes -> f16 operands in registers -> wgmma m64 n(columns) k16 against the staged columns -> maxima to shared memory |
 | every warp, on a page whose slice is not fully visible or not regular | the same maxima again in the general form, for the columns concerned |
-| all threads of the grid, at the end | -inf of blocks past a sequence and of padding tokens |
+| all threads of the grid, while the first pages are on their way | -inf of blocks past a sequence and of padding tokens |
 
 Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The second m64 tile of a page runs in the
 tensor core under the decode of the next page's first. Named barriers (four a warpgroup) replace empty-stage mbarriers: a page's stage is free once
@@ -21,11 +21,12 @@ its own or of these keys asks for it, whatever the other columns are. Columns be
 page by page, the page staying in its stage.
 
 The way of the one warp that reduces a page is what the other three wait for at the next matrix instruction, so it is kept short: what it needs is read
-before the barrier, the refill comes last, and a cursor that leaves its run is moved at the top of the loop.
+before the barrier, a page's address is known long before its turn, and the refill comes behind the next matrix instructions. Between the matrix
+instructions of a tile lies nothing that waits: neither a scale on its way nor a descriptor to compute. docs/tuning.md has what was tried.
 
 | columns | warpgroups | registers (nvfp4, mxfp4) | shared memory | measured on H200, B 128, q_len 4, Hq/Hkv 4/1, 32k keys |
 |---|---|---|---|---|
-| 16 | 4 | 121, 128 | 205 KB, 201 KB | nvfp4 92.5 us, mxfp4 103.2 us (8k: 30.6, 33.4; 64k: 172.9, 194.4) |
+| 16 | 4 | 120, 128 | 205 KB, 201 KB | nvfp4 89.9 us, mxfp4 95.6 us (8k: 30.8, 31.8; 64k: 166.8, 177.2) |
 | 32 | 3 | 159, 152 | 194 KB | for R * q_len above 16: 123 us with the same 16 rows (an earlier build) |
 | 64 | 2 | 196, 201 | 183 KB, 187 KB | above 32: 187 us with the same 16 rows (an earlier build) |
 """
@@ -103,8 +104,9 @@ class DecodeKernel(BlockScoresKernel):
         if share < spare:
             stop = stop + 1
         cursor = ring.refill(w, ring.start(w, u, stop), w.warp)
+        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
-        descriptor = wgmma.operand_descriptor(w.base + c.operand)
+        descriptors = part.descriptors(w)
         output = w.base + c.outputs + self.output_column(w) * 16
         ordinal, tile = Int32(0), Int32(0)
         while u < stop:
@@ -126,58 +128,62 @@ class DecodeKernel(BlockScoresKernel):
                     pending = Int32(0)
                     acc1 = [Float32(0.0)] * (c.columns // 2)
                     best0 = [Float32(float("-inf"))] * (c.columns // 4)
-                    left = [Int32(0)] * 2
+                    factor = Int32(1)
                     while block < segment_end:
                         cursor = ring.settle(w, cursor, stop)
                         stage = ordinal & 3
                         mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> 2) & 1)
                         buffer = w.base + stage * c.page_bytes
-                        scales, new_left = part.scales(buffer)
+                        before = opaque((ordinal - 1) & 3)      # stage of the page before: computed here, under the loads
+                        scales, window = part.scales(buffer)
                         # The last page's second tile ran while this page's first was decoded
                         operand = wgmma.fence(part.operand(buffer, 0, scales))
                         acc1 = wgmma.wait(acc1, 0)
                         best = part.maximum(best0, acc1)
-                        acc0 = part.issue(operand, descriptor, [Float32(0.0)] * (c.columns // 2))
+                        acc0 = part.issue(operand, descriptors, [Float32(0.0)] * (c.columns // 2))
+                        due = Int32(0)
                         if pending != 0:
-                            cursor = self.combine(w, ring, part, best, left, ordinal - 1, block - 1, None, Int32(1), cursor, output)
+                            due, cursor = self.combine(w, ring, part, best, factor, before, block - 1, None, Int32(1), cursor, output)
                         operand = wgmma.fence(part.operand(buffer, 1, scales))
-                        acc1 = part.issue(operand, descriptor, acc1)
+                        acc1 = part.issue(operand, descriptors, acc1)
+                        if due != 0:
+                            cursor = ring.refill(w, cursor, (ordinal - 1) & 3)
+                        factor = part.factor(window)
                         acc0 = wgmma.wait(acc0, 1)
                         best0 = part.maximum(None, acc0)
-                        left = new_left
                         pending = Int32(1)
                         ordinal = ordinal + 1
                         block = block + 1
                     acc1 = wgmma.wait(acc1, 0)
-                    cursor = self.combine(w, ring, part, part.maximum(best0, acc1), left, ordinal - 1, block - 1, fast, release, cursor, output)
+                    _, cursor = self.combine(w, ring, part, part.maximum(best0, acc1), factor, (ordinal - 1) & 3, block - 1, fast, release, cursor, output)
                 u = first_unit + block
                 tile = tile + 1
                 if release != 0:
                     tile = Int32(0)
                 else:                                   # the same page again, against the next tile of columns
                     u, ordinal = u - 1, ordinal - 1
-        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
     @cute.jit
-    def combine(self, w, ring, part, best, left, ordinal, kb, fast, release, cursor, output):
-        """A page's maxima of this warp to shared memory; one warp of the four reduces them, stores the scores and refills the stage.
+    def combine(self, w, ring, part, best, factor, stage, kb, fast, release, cursor, output):
+        """A page's maxima of this warp to shared memory; one warp of the four reduces them and stores the scores.
 
-        fast: keys that the fast form serves for every column; None inside a segment, where it serves them all."""
+        fast: keys that the fast form serves for every column; None inside a segment, where it serves them all.
+        Returns (whether this warp is to refill the stage, always 0 at a segment's end where that is done here; cursor)."""
         c = self.c
-        stage = ordinal & 3
         maxima = w.base + c.maxima + stage * (c.columns * 128)
         mine = maxima + w.warp * 512 + w.lane * 16
         if const_expr(c.format == "mxfp4"):
-            best = part.rescale(w, best, bits_f32(left[0]))
+            best = part.rescale(w, best, bits_f32(factor))
         for i in cutlass.range_constexpr(c.columns // 16):
             sts128_f32(mine + i * 2048, best[4 * i:4 * i + 4])
-        need = left[1]
+        irregular, due = Int32(factor == 0), Int32(0)
+        need = irregular
         if const_expr(fast is not None):
             if fast <= kb * 128 + (SLICE_END - 1 + 16 * w.warp):
                 need = need | 2
         if const_expr(fast is not None or c.format == "mxfp4"):
             if need != 0:
-                part.general(w.aside(), stage, kb, left[1], 1 if const_expr(fast is None) else 4)
+                part.general(w.aside(), stage, kb, irregular, 1 if const_expr(fast is None) else 4)
         if stage == w.warp:
             bad = cursor[5]
             # Read before the barrier, whose wait hides it
@@ -188,13 +194,15 @@ class DecodeKernel(BlockScoresKernel):
                 four = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
                 values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
             self.store(w, self.reduce_rows(w, values), bad, kb, outputs)
-            if release != 0:
+            if const_expr(fast is None):
+                due = Int32(1)
+            elif release != 0:
                 cursor = ring.refill(w, cursor, stage)
         elif release != 0:
             bar_arrive(w.barrier + stage, 128)
         else:
             bar_sync(w.barrier + stage, 128)         # the same barrier comes next: nobody may be ahead
-        return cursor
+        return due, cursor
 
     def reduce_rows(self, w, values):
         """Maxima over the 8 row groups, scattered: see output_column."""

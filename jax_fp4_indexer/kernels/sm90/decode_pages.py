@@ -11,8 +11,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (bcast_half, bits_f32, bulk_load, count_le, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
-                          lds_u16, lds_u8, mad_wide, mbarrier_arrive, mbarrier_expect_tx, opaque, outside, redux, sts_f32, sts_v4)
+from ..common.asm import (ballot_le, bcast_half, bits_f32, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
+                          lds_u16, lds_u8, mad_wide, mbarrier_arrive, mbarrier_expect_tx, opaque, outside, pack64,
+                          redux, select, sts_f32, sts_v4, unpack64)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
 from . import wgmma
@@ -36,44 +37,55 @@ class Ring(Fixed):
         self.k, self.k_scale, self.ids = args.k.toint(), args.k_scale.toint(), args.kv_indices.toint()
         self.num_pages, self.heads_kv = args.num_pages, args.heads_kv
 
-    # A warp's cursor, its next page to bring: [unit, end of its run, list index - unit, KV head, page id (a load on its way), and whether
-    # the page that it brought last, which is the one that it reduces next, has an id out of range]
+    # A warp's cursor: [its next unit, end of its batch, this lane's unit, this lane's page, lanes whose page id is out of range, whether the page
+    # that it brought last, which is the one that it reduces next, has such an id]. A batch is up to 32 of the warp's units in one run. Each lane
+    # looks up one of its pages, long before the page's turn, and issues that page's copies.
     @cute.jit
     def start(self, w, u, stop):
         """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first."""
-        return self.settle(w, [u + w.warp, u, Int32(0), Int32(0), Int32(0), Int32(0)], stop)
+        return self.settle(w, [u + w.warp, u, Int32(-1), Int32(0), Int32(0), Int32(0)], stop)
 
     @cute.jit
     def settle(self, w, cursor, stop):
-        """A cursor that has left its run moves to the same number of existing units behind the run's end."""
-        u, end, delta, head, page_id, bad = cursor
+        """A cursor that has left its batch takes the next one, a run's end being left by as many existing units as it was overrun."""
+        u, end, mine, page, unknown, bad = cursor
         if (u >= end) & (end < stop):
             lane = opaque(w.lane)
+            head, delta = Int32(0), Int32(0)
             while (u >= end) & (end < stop):
                 beyond = u - end
                 u, end, _, head, _, index = self.seqs.find_run(end, stop, lane)
                 delta = index - u
                 u = u + beyond
-            page_id = self.page_id(u, end, delta)
-        return [u, end, delta, head, page_id, bad]
-
-    @cute.jit
-    def page_id(self, u, end, delta):
-        r = Int32(0)
-        if u < end:
-            r = ldg32(self.ids + Int64(u + delta) * 4)
-        return r
+            end = cutlass.min(end, u + 4 * 32)
+            turn = u + ((lane - (u >> 2)) & 31) * 4             # lane (unit / 4) % 32 has a unit
+            mine, page = Int32(-1), Int32(0)
+            wrong = Int32(0)
+            if turn < end:
+                page_id = ldg32(self.ids + Int64(turn + delta) * 4)
+                if (page_id < 0) | (page_id >= self.num_pages):
+                    wrong = Int32(-1)
+                else:
+                    mine, page = turn, page_id * self.heads_kv + head      # 32 bits, unsigned: 2^32 pages would be 36 TB
+            unknown = ballot_le(wrong, Int32(-1))
+        return [u, end, mine, page, unknown, bad]
 
     @cute.jit
     def refill(self, w, cursor, stage):
         """Copy the cursor's page into a stage, and move on by four units (`settle` before the next refill)."""
         c = self.c
-        u, end, delta, head, page_id, _ = cursor
-        bad = Int32((page_id < 0) | (page_id >= self.num_pages))
-        if u < end:
-            bar = w.base + c.barriers + stage * 8
-            buffer = w.base + stage * c.page_bytes
-            if bad != 0:                        # nothing to read: the block is NaN where it is visible. Plain scales keep it off the general form
+        u, end, mine, page, unknown, _ = cursor
+        bar = w.base + c.barriers + stage * 8
+        buffer = w.base + stage * c.page_bytes
+        bad = Int32(0)
+        if mine == u:
+            policy = Int64(EVICT_FIRST)
+            mbarrier_expect_tx(bar, c.page_bytes)
+            bulk_load(buffer, mad_wide(page, Int32(8192), self.k), 8192, bar, policy)
+            bulk_load(buffer + 8192, mad_wide(page, Int32(128 * c.groups), self.k_scale), 128 * c.groups, bar, policy)
+        if unknown != 0:
+            bad = (unknown >> ((u >> 2) & 31)) & 1
+            if (bad != 0) & (u < end):          # nothing to read: the block is NaN where it is visible. Plain scales keep it off the general form
                 one = Int32(0x38383838)
                 for i in cutlass.range_constexpr(c.groups // 4):
                     sts_v4(buffer + 8192 + i * 512 + w.lane * 16, [one, one, one, one])
@@ -81,13 +93,7 @@ class Ring(Fixed):
                 cute.arch.sync_warp()
                 if w.lane == 0:
                     mbarrier_arrive(bar)
-            elif w.lane == 0:
-                page = mad_wide(page_id, self.heads_kv, Int64(head))
-                policy = Int64(EVICT_FIRST)
-                mbarrier_expect_tx(bar, c.page_bytes)
-                bulk_load(buffer, self.k + page * 8192, 8192, bar, policy)
-                bulk_load(buffer + 8192, self.k_scale + page * (128 * c.groups), 128 * c.groups, bar, policy)
-        return [u + 4, end, delta, head, self.page_id(u + 4, end, delta), bad]
+        return [u + 4, end, mine, page, unknown, bad]
 
 
 class Slice(Fixed):
@@ -106,28 +112,49 @@ class Slice(Fixed):
         self.code_offset = w.warp * 1024 + w.lane * 16
 
     def scales(self, buffer):
-        """Scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then what is left over for the maxima: (factor, nonzero if not regular) for mxfp4."""
+        """mxfp4: scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then [largest byte, the lane's least]."""
         c = self.c
-        at = buffer + 8192 + self.scale_offset
         if c.format == "nvfp4":
-            return [[nvfp4_scales(lds_u16(at, i * self.tile_step + x * self.half_step)) for x in range(2)] for i in range(2)], [Int32(0)] * 2
+            return None, None                       # `operand` reads a tile's with its codes
+        at = buffer + 8192 + self.scale_offset
         b = [[lds_u8(at, i * self.tile_step + x * self.half_step) for x in range(2)] for i in range(2)]
         base = redux("max", cutlass.max(cutlass.max(b[0][0], b[0][1]), cutlass.max(b[1][0], b[1][1])))
         least = cutlass.min(cutlass.min(b[0][0], b[0][1]), cutlass.min(b[1][0], b[1][1]))
-        irregular = count_le(least + (K_WINDOW + 1), base) | outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
         shift = imad(30 - base, 0x04000400, Int32(0))
         # acc * 2^(base - 134) * 2^(column base - 134) is the score: 268 = 2 * 127 + 13 + 1
-        return [[[imad(b[i][x], 0x04000400, shift)] * 2 for x in range(2)] for i in range(2)], [(base - 7) << 23, irregular]
+        return [[[imad(b[i][x], 0x04000400, shift)] * 2 for x in range(2)] for i in range(2)], [base, least]
+
+    def factor(self, window):
+        """mxfp4: bits of the factor that `scales` leaves over for the maxima; 0: the slice is not regular."""
+        if self.c.format == "nvfp4":
+            return Int32(1)
+        base, least = window
+        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
+        return select(irregular, Int32(0), (base - 7) << 23, Int32(0))
 
     def operand(self, buffer, tile, scales):
         """The 32 registers of a tile's keys: eight A fragments."""
         lo, hi = lds128(buffer + self.code_offset, tile * 4096), lds128(buffer + self.code_offset, tile * 4096 + 512)
-        return [r for f in key_operands(lo, hi, scales[tile]) for r in f]
+        if self.c.format == "nvfp4":
+            at = buffer + 8192 + self.scale_offset + tile * self.tile_step
+            pairs = [nvfp4_scales(lds_u16(at, x * self.half_step)) for x in range(2)]
+        else:
+            pairs = scales[tile]
+        return [r for f in key_operands(lo, hi, pairs) for r in f]
 
-    def issue(self, operand, descriptor, acc):
+    def descriptors(self, w):
+        """Descriptors of the B operand, one a k16 step."""
+        first = wgmma.operand_descriptor(w.base + self.c.operand)
+        steps = [first + s * (wgmma.step_bytes(self.c.columns) >> 4) for s in range(8)]
+        if self.c.format == "nvfp4":
+            return steps
+        # A reduction's result stays in its uniform register; a sum ptxas computes anew between the matrix instructions, about 20 clocks each
+        return [pack64(redux("or", low), high) for low, high in map(unpack64, steps)]
+
+    def issue(self, operand, descriptors, acc):
         """The matrix instructions of one tile, one commit group; asynchronous."""
         for s in range(8):
-            acc = wgmma.mma(acc, operand[4 * s:4 * s + 4], descriptor + s * (wgmma.step_bytes(self.c.columns) >> 4), self.c.columns, s > 0)
+            acc = wgmma.mma(acc, operand[4 * s:4 * s + 4], descriptors[s], self.c.columns, s > 0)
         wgmma.commit()
         return acc
 
