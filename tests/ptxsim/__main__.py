@@ -1,0 +1,54 @@
+"""Runs kernels in the simulator by hand.
+
+    PYTHONPATH=tests python -m ptxsim run sm_90a.native.decode --cases many_pages --schedules eager,lazy
+    PYTHONPATH=tests python -m ptxsim coverage sm_80
+"""
+import argparse
+import sys
+import time
+
+from . import kernels, runs
+
+
+def _select(words):
+    chosen = [v for v in runs.all_variants() if all(w in runs.label(v) for w in words)]
+    if not chosen:
+        sys.exit(f"no variant has {' and '.join(words)} in its label, e.g. {runs.label(runs.all_variants()[0])}")
+    return chosen
+
+
+def _sweep(variant, args):
+    compiled, start, bad, count, insts = kernels.load(variant.launches), time.time(), 0, 0, 0
+    for schedule in args.schedules.split(","):
+        for case, outcome, problems in runs.sweep(compiled, variant, schedule, args.cases, elect_last=args.elect_last):
+            count, insts, bad = count + 1, insts + (outcome.insts if outcome else 0), bad + bool(problems)
+            for p in problems:
+                print(f"{runs.label(variant)} {case.name} {schedule}: {p}", flush=True)
+            for note in outcome.notes if outcome and args.notes else ():
+                print(f"  note: {case.name} {schedule}: {note}", flush=True)
+    print(f"{runs.label(variant)}: {count - bad} of {count} right, {insts / 1e6:.1f} M warp instructions, {time.time() - start:.1f} s; executed: "
+          + ", ".join(f"{k.name} {k.coverage:.1%} of {len(k.hits)}" for k in compiled), flush=True)
+    return compiled, bad
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m ptxsim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "coverage"], help="coverage also lists what did not run")
+    parser.add_argument("variants", nargs="*", help="parts of a variant's label, all of which it has to hold")
+    parser.add_argument("--cases", default="", help="parts of case names, separated by commas; default: all")
+    parser.add_argument("--schedules", default=",".join(runs.SCHEDULES))
+    parser.add_argument("--elect-last", action="store_true", help="elect.sync elects the last lane")
+    parser.add_argument("--notes", action="store_true", help="print notes as well as faults")
+    args = parser.parse_args()
+    bad = 0
+    for variant in _select(args.variants):
+        compiled, wrong = _sweep(variant, args)
+        bad += wrong
+        for kernel in compiled if args.command == "coverage" else ():
+            for line in kernel.not_executed():
+                print(f"    {kernel.name} {line}")
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Variants times cases times schedules: what the tests and the command line run."""
+from jax_fp4_indexer.aot import variants
+from support import oracle
+
+from . import block_scores, cases
+from .launch import SimError
+
+ARCHS = ("sm_90a", "sm_80")             # code the simulator has every instruction of
+SCHEDULES = ("eager", "lazy", "random:1")
+
+# One row for each thing that goes wrong alone: tails, rings, masks, bad pages, NaN, heads, exponents, passes.
+QUICK = ("k_lengths_causal-,k_len_0_beside_5,batch_0_padded,q_lengths_causal-,ragged_1-,heads_6_3_q9,ramp_own_offsets,padded_tokens,page_id_bad_prefill,"
+         "lie_everything,wide_0,sim_many_pages-,sim_nan_long,sim_skewed,sim_passes,sim_deep_prefill,sim_wide_passes")
+
+
+def label(variant):
+    """"sm_90a.native.decode.mxfp4.public.n16"; n0 serves any number of columns."""
+    v = variant
+    return f"{v.arch}.{v.implementation}.{v.path}.{v.format}.{v.scale_layout}.n{v.max_columns}"
+
+
+def all_variants():
+    return [v for v in variants.VARIANTS if v.arch in ARCHS]
+
+
+def quick_variants():
+    """Every kernel form in one of the two scale layouts, by turns."""
+    groups = {}
+    for v in all_variants():
+        groups.setdefault((v.arch, v.path, v.format, v.implementation, v.max_columns), []).append(v)
+    return [group[i % len(group)] for i, group in enumerate(groups.values())]
+
+
+_kept = {}
+
+
+def _built(row):
+    """(inputs, oracle or None) of a row of the table, made once; names are unique."""
+    if row.name not in _kept:
+        inp = row.build()
+        _kept[row.name] = inp, None if row.compare == "safe" else oracle.evaluate(inp)
+    return _kept[row.name]
+
+
+def run(kernels, variant, case, schedule, **how):
+    """(Outcome or None, problems) of one run; schedule: "eager", "lazy", "random:<seed>"."""
+    mode, _, seed = schedule.partition(":")
+    inp, truth = _built(case.table)
+    try:
+        outcome = block_scores.run_variant(kernels, variant, inp, mode=mode, seed=int(seed or 0), passes_of=case.passes_of, **how)
+    except SimError as e:
+        return None, [f"{type(e).__name__}: {e}"]
+    return outcome, outcome.problems(truth, case.table.exact)
+
+
+def sweep(kernels, variant, schedule, match="", **how):
+    """Every case of the variant that `match` names. Yields (case, outcome, problems)."""
+    for case in cases.of(variant.path, variant.format, match):
+        yield case, *run(kernels, variant, case, schedule, **how)

@@ -1,0 +1,42 @@
+"""The kernels of the tree, compiled to PTX and run in the simulator: right scores, no report, every slot written, in every schedule.
+
+`make test` runs one scale layout of every kernel form over the rows of runs.QUICK, eager and in one random order.
+JFI_PTXSIM=all (`make test-all`) runs every variant over the whole list, eager, lazy and random.
+"""
+import os
+
+import pytest
+
+from ptxsim import kernels, runs
+
+WHOLE = os.environ.get("JFI_PTXSIM") == "all"
+VARIANTS = runs.all_variants() if WHOLE else runs.quick_variants()
+SCHEDULES = runs.SCHEDULES if WHOLE else ("eager", "random:7")
+COVERAGE = 0.95         # share of the static instructions of a kernel that the whole list has to execute
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """All kernels at once: one compiler process an arch."""
+    wanted = list(dict.fromkeys(k for v in VARIANTS for k in v.launches))
+    return dict(zip(wanted, kernels.load(wanted)))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+def test_variant(compiled, variant, schedule):
+    problems, slots = [], 0
+    for case, outcome, found in runs.sweep([compiled[k] for k in variant.launches], variant, schedule, "" if WHOLE else runs.QUICK):
+        slots += outcome.scores.size if outcome else 0
+        problems += [f"{case.name}: {p}" for p in found]
+    assert not problems, f"{len(problems)} problems, the first of them:\n" + "\n".join(problems[:5])
+    assert slots > 1000
+
+
+@pytest.mark.skipif(not WHOLE, reason="the quick rows are not meant to reach every instruction (JFI_PTXSIM=all runs the whole list)")
+@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+def test_coverage(compiled, variant):
+    """After test_variant in all schedules."""
+    for key in variant.launches:
+        kernel = compiled[key]
+        assert kernel.coverage >= COVERAGE, f"{kernel.name}: {kernel.coverage:.1%} executed; not:\n" + "\n".join(kernel.not_executed()[:20])
