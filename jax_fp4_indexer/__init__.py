@@ -1,4 +1,11 @@
-"""Block scores of an FP4 indexer in JAX. Importing needs neither a GPU, nor its driver, nor the kernel compiler."""
+"""Block scores of an FP4 indexer in JAX. Importing needs neither a GPU, nor its driver, nor the kernel compiler.
+
+The op      fp4_indexer_block_scores; fp4_indexer_reorder_scales_for_mma gives its scales in tensor-core order
+Definition  reference (a module): the same op in plain jnp, for comparisons
+Formats     quantize_nvfp4, quantize_mxfp4, dequantize, pack_e2m1, unpack_e2m1, to_blocked, from_blocked
+Checks      validate_metadata on the host, check_metadata inside jit; UnsupportedError is raised where a GPU has no kernel
+Export      export_disabled_checks, register
+"""
 from . import reference
 from .errors import UnsupportedError
 from .ops.block_scores import fp4_indexer_block_scores, fp4_indexer_reorder_scales_for_mma

@@ -115,9 +115,9 @@ def _dequantize(codes, scale, global_scale, *, fp4_format):
 
 
 def pack_e2m1(x):
-    """Values to codes: floating [..., D], D even -> uint8 [..., D/2], two codes a byte, element 2i in the low nibble of byte i.
+    """Values to codes: x floating [..., D], D even -> uint8 [..., D/2], two codes a byte, element 2i in the low nibble of byte i.
 
-    Nearest even, saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`.
+    Nearest even, saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`. TypeError or ValueError for anything else.
     """
     _check_values("pack_e2m1", x, e2m1.CODES_PER_BYTE)
     return code_bytes(x) if x.dtype == jnp.float4_e2m1fn else _pack_values(x)
@@ -129,7 +129,7 @@ def _pack_values(x):
 
 
 def unpack_e2m1(codes):
-    """Codes to values: uint8 or int8 [..., D/2] (or float4_e2m1fn [..., D], D even) -> float32 [..., D]. Exact. TypeError or ValueError for anything else."""
+    """Codes to values: codes uint8 or int8 [..., D/2] (or float4_e2m1fn [..., D], D even) -> float32 [..., D]. Exact. TypeError or ValueError for anything else."""
     _check_codes("unpack_e2m1", codes)
     return _unpack(codes)
 
@@ -144,7 +144,7 @@ def _unpack(codes):
 def to_blocked(scale):
     """Scales in the tiled order of block-scaled tensor cores (128 rows x 4 groups a tile).
 
-    [..., rows, G] of a one-byte dtype -> [..., ceil(rows/128), ceil(G/4), 32, 4, 4], dtype kept; padding is zero bytes. (r, g) goes to
+    scale [..., rows, G] of uint8, int8 or a float8 scale dtype -> [..., ceil(rows/128), ceil(G/4), 32, 4, 4], dtype kept; padding is zero bytes. (r, g) goes to
     [r // 128, g // 4, r % 32, r % 128 // 32, g % 4]. TypeError or ValueError for another dtype or a vector.
     """
     _check_scale("to_blocked", "scale", scale, 2, "Pass a matrix of scales [..., rows, G].")

@@ -86,7 +86,8 @@ def register(platform="CUDA", library=None):
     """Registers the FFI targets with JAX, once. Raises ImportError as `load` does.
 
     Lowering a program for a CUDA backend of this process does it by itself. A process that only runs programs exported elsewhere calls
-    it first. It may come before or after JAX has found its devices.
+    it first. It may come before or after JAX has found its devices. `platform` (of XLA) and `library` (a loaded CDLL; None: the package's) have
+    other values in tests only, which register the handlers of a stand-in driver on the host.
     """
     with _lock:
         done = _state.setdefault("registered", set())
