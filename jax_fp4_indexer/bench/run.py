@@ -1,6 +1,7 @@
 """Run cases and print them: time, rates as the seed counts them, share of the limit measured in the same run, plain XLA beside it."""
 import datetime
 import json
+import os
 import pathlib
 import subprocess
 
@@ -13,6 +14,9 @@ from jax_fp4_indexer.bench import data, timing
 
 
 def _commit():
+    """Of the sources, or what JFI_COMMIT says where they lie without their history."""
+    if os.environ.get("JFI_COMMIT"):
+        return os.environ["JFI_COMMIT"]
     try:
         here = pathlib.Path(__file__).parent
         return subprocess.run(["git", "-C", str(here), "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or None
