@@ -271,8 +271,7 @@ Result<std::vector<const Variant*>> Manifest::Candidates(const Request& q, Capab
     std::string list;
     for (const std::string& a : shipped) list += (list.empty() ? "" : ", ") + a;
     return FailedPrecondition("no " + RequestText(q) + " for compute capability " + CapabilityText(c) + "; this build ships " + (list.empty() ? "none" : list) +
-                              "; use implementation=\"reference\", or build one with `python -m jax_fp4_indexer.aot build --arch sm_" + std::to_string(c.major) +
-                              std::to_string(c.minor) + (c.major >= 9 ? "a" : "") + "`");
+                              "; use implementation=\"reference\"" + (c.major < 8 ? " (kernels need 8.0 or newer)" : ", or look for a newer jax_fp4_indexer"));
   }
   std::stable_sort(out.begin(), out.end(), [](const Variant* a, const Variant* b) {
     const auto key = [](const Variant* v) { return std::tuple(v->implementation != "native", -v->arch.minor, !v->arch.exact, Bound(*v)); };

@@ -64,7 +64,7 @@ def bench(list_cases, cases, fmt, scale_layout, implementation, warmup, iters, r
         try:
             chosen = shapes.select(cases)
         except KeyError as error:
-            raise click.UsageError(f"no case named {error}; --list-cases prints them")
+            raise click.UsageError(f"no case named {error}; --list-cases prints them") from None
     formats = FORMATS if fmt == "both" else (fmt,)
     layouts = LAYOUTS if scale_layout == "both" else (scale_layout,)
     run.run(chosen, formats, layouts, None if implementation == "auto" else implementation,

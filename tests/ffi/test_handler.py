@@ -225,10 +225,11 @@ def test_heads_results_and_scratch_are_checked(fake):
 
 # ---- the device's errors
 def test_no_kernel_for_this_gpu(fake):
-    for device, capability in ((4, (7, 5)), (5, (12, 1))):
+    for device, capability, advice in ((4, (7, 5), "(kernels need 8.0 or newer)"), (5, (12, 1), "a newer jax_fp4_indexer")):
         fake.device(device, capability)
         text = error(operands())
-        assert f"no decode nvfp4 public kernel for compute capability {capability[0]}.{capability[1]}; this build ships sm_80, sm_90a" in text
+        assert f"no decode nvfp4 public kernel for compute capability {capability[0]}.{capability[1]}; this build ships sm_80, sm_90a; use implementation=" in text
+        assert advice in text
     fake.device(0, (9, 0))
     call(operands())
     assert len(fake.launches()) == 1

@@ -49,7 +49,7 @@ def test_every_pair_of_ue4m3_bytes(q_code, each):
 def test_every_pair_of_codes(fmt, lane):
     batch = base([16], [16 * 128], fmt=fmt, causal=False)
     byte, shift = lane // 2, 4 * (lane % 2)
-    for rows, axis in ((batch.q, 0), (batch.k, 0)):
+    for rows in (batch.q, batch.k):
         rows[:] = 0
         rows[..., byte] = (np.arange(16) << shift).reshape(-1, *[1] * (rows.ndim - 2))
     np.testing.assert_array_equal(batch.run(reference)[0], e2m1.VALUES[:, None].astype(np.float64) * e2m1.VALUES)

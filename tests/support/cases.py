@@ -14,7 +14,7 @@ import functools
 import numpy as np
 
 from . import case_families
-from .inputs import GROUPS, INT32_MAX, INT32_MIN, NAN_BYTES, ONE, PAGE, RAMP_START, base, batch, power_of_two_byte, ramp
+from .inputs import GROUPS, INT32_MAX, INT32_MIN, NAN_BYTES, PAGE, RAMP_START, base, batch, power_of_two_byte, ramp
 
 INF, NAN = np.inf, np.nan
 BOTH = ("nvfp4", "mxfp4")
