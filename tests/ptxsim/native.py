@@ -1,4 +1,4 @@
-"""Builds core/ with the C compiler of the machine, once a content, and describes its structures to ctypes."""
+"""Builds C sources with the compiler of the machine, and describes the core's structures to ctypes."""
 import ctypes as C
 import functools
 import hashlib
@@ -48,25 +48,31 @@ def _machine():
     return "".join(sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", text, re.M))))
 
 
-@functools.cache
-def load():
-    """The built core as a ctypes library. RuntimeError with the compiler's words if it does not build."""
-    files = sorted((cache.HERE / "core").glob("*.[ch]"))
+def build(name, folder):
+    """Path of the shared library made of the C files of `folder`, built once a content. RuntimeError with the compiler's words if it does not build."""
+    files = sorted((cache.HERE / folder).glob("*.[ch]"))
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if not compiler:
-        raise RuntimeError("the simulator's core needs a C compiler: none of $CC, gcc, cc is there; e.g. apt-get install gcc")
+        raise RuntimeError("the simulator needs a C compiler: none of $CC, gcc, cc is there; e.g. apt-get install gcc")
     digest = hashlib.sha256("\0".join([compiler, _machine(), *FLAGS]).encode())
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    path = cache.folder() / f"core.{digest.hexdigest()[:16]}.so"
+    path = cache.folder() / f"{name}.{digest.hexdigest()[:16]}.so"
+
+    def compile_to(out):
+        sources = [str(f) for f in files if f.suffix == ".c"]
+        done = subprocess.run([*compiler.split(), *FLAGS, "-o", str(out), *sources, "-lm"], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"tests/ptxsim/{folder} does not build:\n{done.stderr}")
     if not path.exists():
-        def build(to):
-            sources = [str(f) for f in files if f.suffix == ".c"]
-            done = subprocess.run([*compiler.split(), *FLAGS, "-o", str(to), *sources, "-lm"], capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"the simulator's core does not build:\n{done.stderr}")
-        cache.replace(path, build)
-    library = C.CDLL(str(path))
+        cache.replace(path, compile_to)
+    return path
+
+
+@functools.cache
+def load():
+    """The interpreter's core as a ctypes library."""
+    library = C.CDLL(str(build("core", "core")))
     library.sim_shared_bytes.restype = C.c_size_t
     if library.sim_shared_bytes() != C.sizeof(Sim):
         raise RuntimeError(f"native.Sim has {C.sizeof(Sim)} bytes, struct Sim {library.sim_shared_bytes()}: their fields differ")

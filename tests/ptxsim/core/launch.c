@@ -1,4 +1,5 @@
 // A launch: CTAs with their memory, and who runs next.
+#include <fenv.h>
 #include "numbers.h"
 
 static u64 special_value(Sim *S, Warp *W, int kind, u32 lane) {
@@ -188,6 +189,9 @@ size_t sim_shared_bytes(void) { return SHARED_BYTES; }
 int sim_run(void *shared) {
   Sim *S = calloc(1, sizeof *S);
   memcpy(S, shared, SHARED_BYTES);
+  fenv_t callers;       // a thread of XLA flushes subnormals, of which bf16 has as many as fp32
+  fegetenv(&callers);
+  fesetenv(FE_DFL_ENV);
   init_numbers();
   u32 *g = S->grid, *k = S->cluster, threads = S->block[0] * S->block[1] * S->block[2];
   int rc = OK;
@@ -207,5 +211,6 @@ int sim_run(void *shared) {
   S->copies = NULL;
   memcpy(shared, S, SHARED_BYTES);
   free(S);
+  fesetenv(&callers);
   return rc;
 }

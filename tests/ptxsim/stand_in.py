@@ -1,0 +1,170 @@
+"""The whole stack on a CPU: jax.jit -> lowering -> the C++ handler -> manifest, choice of variant, packing -> a simulated launch.
+
+A process that calls `install` pretends one GPU for good (library, cubin folder and driver are choices of a process), so tests run this
+file in a process of its own:
+
+    PYTHONPATH=tests python -m ptxsim.stand_in 9.0 --implementations decode,portable --cases k_lengths_causal-
+"""
+import argparse
+import ctypes as C
+import functools
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+
+from jax_fp4_indexer.aot import variants
+from jax_fp4_indexer.configs.arch import runs_on
+from jax_fp4_indexer.configs.block_scores import Scratch
+from jax_fp4_indexer.primitives import block_scores as primitive
+from jax_fp4_indexer.primitives import runtime
+from support import check
+
+from . import cases, kernels, native, runs
+from .block_scores import MAX_INSTS, MULTIPROCESSORS, POISON
+from .launch import Memory, run
+
+_LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint, C.POINTER(C.c_void_p))
+
+
+class Device:
+    """The pretended GPU. `launched`: "arch:kernel" of every launch since the last `expect`; `problems`: what the simulator found."""
+
+    def __init__(self, kernels_by_symbol, schedule):
+        self.kernels, self.schedule = kernels_by_symbol, schedule
+        self._callback = _LAUNCH(self._launch)      # has to stay alive as long as the driver
+
+    def expect(self, fmt, layout):
+        """What the next call is about: the sizes of the scale operands are not among the parameters of a launch."""
+        self.format, self.layout, self.memory, self.address = fmt, layout, Memory(), None
+        self.launched, self.problems = [], []
+
+    def _place(self, given, alignments):
+        """Put the caller's buffers where the simulator has them. The host's own addresses are better aligned than what is promised."""
+        n = {k: given[k] for k in ("tokens", "heads_q", "heads_kv", "num_pages", "num_indices", "num_seqs", "k_tiles")}
+        q, k = (n["tokens"], n["heads_q"], 64), (n["num_pages"], n["heads_kv"], 128, 64)
+        types = primitive.operand_types(q, k, n["num_indices"], n["num_seqs"], self.format, self.layout)
+        types["scores"] = ("float32", (n["heads_q"], n["k_tiles"], n["tokens"]))
+        if given["pages_per_pass"]:
+            types["scratch"] = ("uint8", (Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"]).total,))
+        else:
+            types["scratch"] = ("uint8", (16,))
+        self.address = {}
+        for name, (dtype, shape) in types.items():
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            view = np.frombuffer((C.c_ubyte * size).from_address(given[name]), np.uint8) if size else np.zeros(0, np.uint8)
+            if name == "scores":
+                view.view(np.uint32)[:] = POISON
+            self.address[name] = self.memory.add(name, view, alignments[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
+
+    def _launch(self, symbol, grid, block, cluster, shared, params):
+        try:
+            kernel = self.kernels[symbol.decode()]
+            names = [next(iter(p.values())) for p in kernel.params]
+            sizes = [size for _, size in kernel.program.params]
+            given = {n: int.from_bytes(C.string_at(params[i], sizes[i]), "little", signed=sizes[i] == 4) for i, n in enumerate(names)}
+            self.launched.append(symbol.decode())
+            if self.address is None:
+                self._place(given, kernel.alignments)
+            raw = [(self.address.get(n, given[n]) % (1 << 8 * size)).to_bytes(size, "little") for n, size in zip(names, sizes)]
+            mode, _, seed = self.schedule.partition(":")
+            result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
+            self.problems += [f"{kernel.name}: {f}" for f in result.faults]
+            return 0
+        except Exception as e:      # SimError, and whatever else: nothing may pass through C++
+            self.problems.append(f"{symbol.decode()}: {type(e).__name__}: {e}")
+        return 1
+
+
+def _write_manifest(folder, compiled, chosen):
+    """cubins/manifest.json as the build writes it, with a text in place of every cubin."""
+    entries = []
+    for k in compiled.values():
+        path = pathlib.Path(folder, k.arch, f"{k.name}.cubin")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(k.name)
+        entries.append(dict(name=k.name, arch=k.arch, cubin=f"{k.arch}/{k.name}.cubin", symbol=f"{k.arch}:{k.name}", block=list(k.block), cluster=list(k.cluster),
+                            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, params=k.params))
+    listed = [dict(op=v.op, path=v.path, format=v.format, scale_layout=v.scale_layout, implementation=v.implementation, arch=v.arch, max_columns=v.max_columns,
+                   passes=v.passes, launches=[compiled[k].name for k in v.launches]) for v in chosen]
+    pathlib.Path(folder, "manifest.json").write_text(json.dumps({"schema": 1, "fingerprint": "", "dsl": "", "kernels": entries, "variants": listed}))
+
+
+def install(capability, schedule="eager"):
+    """Make this process pretend a GPU of `capability` ((major, minor)): the op's custom call is lowered and served on the CPU platform. Returns the Device."""
+    import jax
+    from jax.interpreters import mlir
+    chosen = [v for v in variants.VARIANTS if runs_on(v.arch, capability)]
+    wanted = variants.kernels_of(chosen)
+    compiled = dict(zip(wanted, kernels.load(wanted)))
+    folder = tempfile.mkdtemp(prefix="ptxsim_stack_")
+    _write_manifest(folder, compiled, chosen)
+    path = runtime.find(f"_lib/{runtime.LIBRARY}")
+    if path is None:
+        raise RuntimeError(f"{runtime.LIBRARY} is not built; run: make library")
+    library = C.CDLL(str(shutil.copy(path, pathlib.Path(folder, "library.so"))))
+    runtime._declare(library)
+    refused = library.jfi_set_cubin_dir(folder.encode())
+    if refused is not None:
+        raise RuntimeError(refused.decode())
+    driver_path = native.build("libcuda", "driver")
+    os.environ["JFI_LIBCUDA"] = str(driver_path)
+    device = Device({f"{k.arch}:{k.name}": k for k in compiled.values()}, schedule)
+    device.driver = C.CDLL(str(driver_path))
+    device.driver.stand_in_device(*capability, MULTIPROCESSORS, device._callback)
+    jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
+    capsule = jax.ffi.pycapsule
+    jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {"type_id": capsule(library.jfi_block_scores_state_type_id()),
+                                                                   "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform="cpu")
+    jax.ffi.register_ffi_target(runtime.BLOCK_SCORES, {"instantiate": capsule(library.jfi_block_scores_instantiate),
+                                                       "execute": capsule(library.jfi_block_scores_execute_on_host)}, platform="cpu")
+    mlir.register_lowering(primitive.block_scores_p, primitive._lower_cuda, platform="cpu")
+    return device
+
+
+def call(device, inp, layout, implementation):
+    """The public op under jax.jit over `inp`. Returns float32 [Hq, Ktiles, Tq]."""
+    import jax
+
+    import jax_fp4_indexer as jfi
+    device.expect(inp.fmt, layout)
+    op = functools.partial(jfi.fp4_indexer_block_scores, implementation=implementation, **inp.statics(layout))
+    try:
+        return np.array(jax.jit(op)(**inp.arrays(layout)))
+    except jax.errors.JaxRuntimeError as e:
+        device.problems.append(str(e))
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The case table through jax.jit on a pretended GPU; prints one JSON line a call.")
+    parser.add_argument("capability", help="e.g. 9.0")
+    parser.add_argument("--implementations", default="decode,prefill,portable", help="values of the op's argument")
+    parser.add_argument("--cases", default="")
+    parser.add_argument("--schedule", default="eager")
+    args = parser.parse_args()
+    device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule)
+    bad = 0
+    for fmt in variants.FORMATS:
+        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
+        for case in rows.values():
+            inp, truth = runs._built(case.table)
+            for layout in variants.SCALE_LAYOUTS:
+                for implementation in args.implementations.split(","):
+                    out = call(device, inp, layout, implementation)
+                    problems = list(device.problems)
+                    if out is not None and truth is not None:
+                        result = check.compare(out, truth, case.table.exact)
+                        problems += [result.problem] if not result.ok else []
+                    bad += bool(problems)
+                    print(json.dumps(dict(case=case.name, layout=layout, implementation=implementation, launches=device.launched,
+                                          slots=0 if out is None else out.size, problems=problems)), flush=True)
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main()
