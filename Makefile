@@ -54,7 +54,7 @@ test: cubins library
 	$(BIN)/python -m pytest
 
 test-smoke: venv
-	$(BIN)/python -m pytest tests/formats tests/reference
+	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild

@@ -1,9 +1,18 @@
 """`jax-fp4-indexer demo | doctor | bench`: the command line. Each command imports what it needs when it runs."""
-import click
+import pathlib
 
+import click
 
 FORMATS = ("nvfp4", "mxfp4")
 LAYOUTS = ("public", "preordered_mma")
+
+
+def _folder(option, path):
+    """Makes the folder of an output before the work, not after it."""
+    try:
+        pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"{option}: got {path}, expected a folder that can be made and written ({error.strerror}). Name another one.") from None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -19,6 +28,7 @@ def main():
 @click.option("--out", type=click.Path(dir_okay=True, file_okay=False), default="out", help="Folder for the picture.")
 def demo(context, top_k, seed, out):
     """Score a long context in FP4 and choose blocks: planted passages must be found."""
+    _folder("--out", out)
     from jax_fp4_indexer.demo import run
     raise SystemExit(run(context=context, top_k=top_k, seed=seed, out=out))
 
@@ -42,11 +52,11 @@ def doctor():
 @click.option("--xla/--no-xla", default=True, help="Also time plain XLA (dequantise, einsum, max).")
 @click.option("--limits/--no-limits", default=True, help="Also measure copy, read and bf16 GEMM rates.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), default=None, help="Write the rows to this file.")
-@click.option("--b", type=int, default=None, help="Own shape: batch.")
-@click.option("--sq", type=int, default=None, help="Own shape: queries of a sequence.")
-@click.option("--skv", type=int, default=None, help="Own shape: keys of a sequence.")
-@click.option("--head-kv", type=int, default=4, help="Own shape: KV heads.")
-@click.option("--qhead-per-kv", type=int, default=16, help="Own shape: query heads per KV head.")
+@click.option("--b", type=click.IntRange(min=1), default=None, help="Own shape: batch.")
+@click.option("--sq", type=click.IntRange(min=1), default=None, help="Own shape: queries of a sequence.")
+@click.option("--skv", type=click.IntRange(min=1), default=None, help="Own shape: keys of a sequence.")
+@click.option("--head-kv", type=click.IntRange(min=1), default=4, help="Own shape: KV heads.")
+@click.option("--qhead-per-kv", type=click.IntRange(min=1), default=16, help="Own shape: query heads per KV head.")
 @click.option("--causal/--non-causal", default=True, help="Own shape: mask.")
 def bench(list_cases, cases, fmt, scale_layout, implementation, warmup, iters, repeats, xla, limits, json_path, b, sq, skv, head_kv, qhead_per_kv, causal):
     """Time the op beside plain XLA and the limits of this device, all in one run."""
@@ -65,6 +75,8 @@ def bench(list_cases, cases, fmt, scale_layout, implementation, warmup, iters, r
             chosen = shapes.select(cases)
         except KeyError as error:
             raise click.UsageError(f"no case named {error}; --list-cases prints them") from None
+    if json_path:
+        _folder("--json", pathlib.Path(json_path).parent)
     formats = FORMATS if fmt == "both" else (fmt,)
     layouts = LAYOUTS if scale_layout == "both" else (scale_layout,)
     run.run(chosen, formats, layouts, None if implementation == "auto" else implementation,

@@ -1,4 +1,4 @@
-"""Eight fake CPU devices for the sharding tests, and the marker of tests that need a GPU."""
+"""Eight fake CPU devices for the sharding tests, the platform tests run on, and the marker of tests that need a GPU."""
 import os
 
 import pytest
@@ -8,6 +8,8 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU. Left out unless asked for with -m gpu; then no GPU is an error if JFI_REQUIRE_GPU=1, else a skip")
+    if config.option.markexpr == "not gpu":         # the default: where there is a GPU, these tests still compare bits of the definition on CPU
+        os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 @pytest.hookimpl(trylast=True)              # after -m: what is left is what will run
