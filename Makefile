@@ -3,7 +3,8 @@
 #   make demo           the main job on a long context: table, and a picture in out/
 #   make test           every test that needs no GPU
 #   make test-smoke     definition and API only: no kernels, no C++
-#   make test-all       make test, then two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
+#   make test-all       make test, then every kernel over every case in the PTX simulator, two rebuilds of every cubin compared, and the Bazel build
+#                       where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
@@ -57,6 +58,7 @@ test-smoke: venv
 	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
+	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
 	@if command -v bazel >/dev/null; then $(MAKE) bazel-test; else echo "bazel: not installed, its build was not tried"; fi
 

@@ -4,6 +4,8 @@ Rows of the second kind make every ring wrap several times, every worker change 
 """
 import dataclasses
 
+import numpy as np
+
 from support import cases
 from support.inputs import PAGE, batch
 
@@ -35,6 +37,15 @@ def _nan_rows(inp, keys, queries):
     return inp
 
 
+def _some_wide(inp):
+    """Every third page far apart in its exponents, and some rows far from the others of theirs."""
+    for page in range(0, inp.k.shape[0], 3):
+        counted = inp.k_scale[page] < 255
+        inp.k_scale[page][counted] -= (np.arange(counted.size).reshape(counted.shape)[counted] % 7 * 9).astype(np.uint8)
+    inp.k_scale[1::3][inp.k_scale[1::3] < 255] += 90
+    return inp
+
+
 def _machinery(fmt):
     b = lambda *lengths, **how: lambda f: batch(f, *lengths, **how)
     rows = [
@@ -43,6 +54,8 @@ def _machinery(fmt):
         ("bad_pages_long", "page ids outside the pool in full rings", lambda f: _bad_pages(batch(f, [4, 3], [45 * PAGE, 30 * PAGE + 9], 4, seed=202), (0, 3, 5, 17, 31, 50, 60)), {}),
         ("nan_long", "NaN keys and queries deep in a walk", lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
         ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
+        ("many_sequences_600", "more sequences than a CTA holds a table for", b([(i * 7) % 4 for i in range(600)], [(i * 97) % 261 for i in range(600)], 2, seed=212),
+         dict(paths=("decode",))),
         ("skewed", "one long sequence behind 29 short ones", b([2] * 30, [5] * 29 + [6000], 2, seed=205), {}),
         ("passes", "three pages a pass", b([70, 33, 5], [700, 200, 900], 4, 2, seed=206, pad_tokens=140), dict(passes_of=3, paths=("prefill",))),
         ("passes_exact", "four pages a pass, two tiles of queries", b([130, 40], [300, 900], 4, seed=207, kind="exact"), dict(passes_of=4, paths=("prefill",), exact=True)),
@@ -51,6 +64,8 @@ def _machinery(fmt):
         ("prefill_ratio_17", "17 heads a KV head: padded groups", b([40], [900], 17, seed=210), dict(paths=("prefill",))),
     ]
     if fmt == "mxfp4":
+        rows.append(("wide_long", "exponents outside the window in full rings: the general form of a page between regular ones",
+                     lambda f: _some_wide(batch(f, [4, 3], [20 * PAGE, 11 * PAGE + 9], 8, 2, seed=213, kind="ordinary")), {}))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
     for name, reason, make, how in rows:
         yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False)), **how)
