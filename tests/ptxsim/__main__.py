@@ -2,12 +2,13 @@
 
     PYTHONPATH=tests python -m ptxsim run sm_90a.native.decode --cases many_pages --schedules eager,lazy
     PYTHONPATH=tests python -m ptxsim coverage sm_80
+    PYTHONPATH=tests python -m ptxsim mutate sm_90a.native.decode.nvfp4.public.n16 --kinds "drop,no wait,address,guard" --every 5
 """
 import argparse
 import sys
 import time
 
-from . import kernels, runs
+from . import kernels, mutate, runs
 
 
 def _select(words):
@@ -33,15 +34,22 @@ def _sweep(variant, args):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m ptxsim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "coverage"], help="coverage also lists what did not run")
+    parser.add_argument("command", choices=["run", "coverage", "mutate"],
+                        help="coverage also lists what did not run; mutate lists the changes that nobody notices")
     parser.add_argument("variants", nargs="*", help="parts of a variant's label, all of which it has to hold")
     parser.add_argument("--cases", default="", help="parts of case names, separated by commas; default: all")
     parser.add_argument("--schedules", default=",".join(runs.SCHEDULES))
     parser.add_argument("--elect-last", action="store_true", help="elect.sync elects the last lane")
     parser.add_argument("--notes", action="store_true", help="print notes as well as faults")
+    parser.add_argument("--kinds", default="drop,no wait", help="of mutants: drop, no wait, address, guard")
+    parser.add_argument("--every", type=int, default=1, help="try every n-th mutant only")
+    parser.add_argument("--all", action="store_true", help="print the mutants that were noticed, too")
     args = parser.parse_args()
     bad = 0
     for variant in _select(args.variants):
+        if args.command == "mutate":
+            mutate.report(variant, args.kinds.split(","), args.every, 0, args.all)
+            continue
         compiled, wrong = _sweep(variant, args)
         bad += wrong
         for kernel in compiled if args.command == "coverage" else ():

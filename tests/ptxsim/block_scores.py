@@ -65,7 +65,8 @@ class Outcome:
             raise AssertionError(f"{name}:\n" + "\n".join(found))
 
 
-def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, multiprocessors=MULTIPROCESSORS, races=True, elect_last=False):
+def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, multiprocessors=MULTIPROCESSORS, races=True, elect_last=False,
+                max_insts=MAX_INSTS):
     """All launches of `variant` (kernels: its compiled kernels in order) over `inp` (support.inputs.Inputs). Returns an Outcome.
 
     passes_of   pages of a pass of a prefill; default: all in one
@@ -88,7 +89,7 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
             params = [struct.pack("<Q", address[p["buffer"]]) if "buffer" in p else struct.pack("<i", {**args, "first_page": first_page}[p["i32"]]) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
             result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
-                         max_insts=MAX_INSTS, elect_last=elect_last)
+                         max_insts=max_insts, elect_last=elect_last)
             kernel.hits += result.hits
             outcome.insts += result.insts
             outcome.seconds += result.seconds
