@@ -15,6 +15,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass, scratch_bytes
 from ..errors import message
+from ..formats import scale_layout as layouts
 from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
 from ..reference.varying import same_varying_axes
 from . import runtime
@@ -52,9 +53,7 @@ def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_lay
     tokens, heads_q, _ = q_shape
     num_pages, heads_kv = k_shape[:2]
     groups = GROUPS[fp4_format]
-    tile = (-(-groups // 4), 32, 4, 4)
-    scales = {"public": ((tokens, heads_q, groups), (num_pages, heads_kv, PAGE, groups)),
-              "preordered_mma": ((heads_q, -(-tokens // 128), *tile), (num_pages * heads_kv, 1, *tile))}[scale_layout]
+    scales = layouts.q_scale_shape(scale_layout, tokens, heads_q, groups), layouts.k_scale_shape(scale_layout, num_pages, heads_kv, groups, PAGE)
     shapes = ((tokens, heads_q, CODE_BYTES), (num_pages, heads_kv, PAGE, CODE_BYTES), *scales, (num_indices,), *((num_seqs + 1,),) * 3, (num_seqs,), (heads_q,))
     dtypes = ("uint8",) * 4 + ("int32",) * 5 + ("float32",)
     return dict(zip(OPERANDS, zip(dtypes, shapes, strict=True), strict=True))
@@ -62,7 +61,7 @@ def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_lay
 
 @block_scores_p.def_abstract_eval
 def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
-    for name, value, allowed in (("path", path, PATHS), ("fp4_format", fp4_format, tuple(GROUPS)), ("scale_layout", scale_layout, ("public", "preordered_mma")),
+    for name, value, allowed in (("path", path, PATHS), ("fp4_format", fp4_format, tuple(GROUPS)), ("scale_layout", scale_layout, layouts.LAYOUTS),
                                  ("mask", mask, (0, 1, 2)), ("implementation", implementation, IMPLEMENTATIONS)):
         if value not in allowed:
             raise ValueError(message(OP, name, repr(value), f"one of {allowed}", "Pass one of these."))

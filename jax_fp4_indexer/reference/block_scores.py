@@ -13,6 +13,7 @@ The bits of a row depend on that row and its keys alone.
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 from jax import lax
 
@@ -78,7 +79,7 @@ def _walk(scores, q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k
     groups = GROUPS[fp4_format]
     num_seqs = cu_seqlens_q.shape[0] - 1
     chunk = _chunk_tokens(tokens, num_seqs, heads_q)
-    token_end = jnp.clip(cu_seqlens_q[num_seqs], 0, tokens)
+    token_end = jnp.clip(cu_seqlens_q[-1], 0, tokens)
 
     def sequence(b, scores):
         q0, q_len, k_len, p0, pages = sequence_extent(b, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, tokens, kv_indices.shape[0], k_tiles)
@@ -138,6 +139,8 @@ def causal_last_key(i, offset, k_len):
 
 def _chunk_tokens(tokens, num_seqs, heads_q):
     """Query tokens a step works on: a power of two near the mean length, so that short queries do not pay for long chunks."""
+    if jax.export.is_symbolic_dim(tokens) or jax.export.is_symbolic_dim(num_seqs):
+        return 1                # exported for any size: no other chunk is known to fit
     mean = -(-tokens // num_seqs)
     return max(1, min(1 << (mean - 1).bit_length(), MAX_CHUNK, MAX_CHUNK_ROWS // heads_q, tokens))
 

@@ -31,6 +31,10 @@ def test_demo_refuses_a_context_too_short_to_plant_in():
     assert "8192" in run("demo", "--context", "100", status=2)
 
 
+def test_demo_refuses_a_folder_it_cannot_make_before_the_work():
+    assert "--out: got /proc/nowhere, expected a folder" in run("demo", "--out", "/proc/nowhere", status=2)
+
+
 def test_demo_notices_a_lost_passage(monkeypatch, tmp_path):
     """Exit status 1 when a planted block is not among the chosen: here the choice is of the worst blocks."""
     right = demo.top_blocks
@@ -67,7 +71,10 @@ def test_bench_of_an_own_shape_writes_rows(tmp_path):
         assert row["median_us"] > 0 and row["sustained_us"] > 0 and row["xla_us"] is not None
 
 
-@pytest.mark.parametrize("args, part", [(("--case", "no_such"), "--list-cases"), (("--b", "2"), "--skv"), (("--format", "fp8"), "nvfp4")])
+@pytest.mark.parametrize("args, part", [
+    (("--case", "no_such"), "--list-cases"), (("--b", "2"), "--skv"), (("--format", "fp8"), "nvfp4"), (("--b", "0", "--sq", "1", "--skv", "1"), "0 is not in the range"),
+    (("--b", "1", "--sq", "1", "--skv", "1", "--head-kv", "0"), "0 is not in the range"),
+    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder")])
 def test_bench_says_what_is_wrong(args, part):
     assert part in run("bench", *args, status=2)
 

@@ -230,6 +230,26 @@ def test_export_needs_the_disabled_checks(args):
         jax.export.export(jax.jit(scores), platforms=("cuda",))(*shapes)
 
 
+@pytest.mark.parametrize("scale_layout", ["public", "preordered_mma"])
+def test_export_of_the_public_op_with_unknown_sizes(scale_layout):
+    """One artifact for CPU and CUDA serves batches of any size."""
+    b, t, n, p = jax.export.symbolic_shape("b, t, n, p")
+    u8, i32 = (lambda *shape, dtype=dtype: jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.uint8, jnp.int32))
+
+    @jax.jit
+    def op(q, k, q_scale, k_scale, cu_q, cu_k, cu_pages, kv_indices):
+        if scale_layout == "preordered_mma":
+            q_scale, k_scale = jax_fp4_indexer.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale)
+        return jax_fp4_indexer.fp4_indexer_block_scores(q, k, q_scale, k_scale, cu_q, cu_k, cu_pages, max_seqlen_q=2, max_seqlen_k=384, kv_indices=kv_indices,
+                                                        scale_layout=scale_layout)
+
+    shapes = [u8(t, 4, 64), u8(p, 2, 128, 64), u8(t, 4, 8), u8(p, 2, 128, 8), i32(b + 1), i32(b + 1), i32(b + 1), i32(n)]
+    exported = jax.export.export(op, platforms=("cpu", "cuda"), disabled_checks=runtime.export_disabled_checks())(*shapes)
+    q, k, q_scale, k_scale, ids, cu_q, cu_k, cu_p = operands()[:8]
+    for args in ((q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids), (q[:3], k, q_scale[:3], k_scale, cu_q[:2], cu_k[:2], cu_p[:2], ids[:4])):
+        equal(exported.call(*args), op(*args))
+
+
 @pytest.mark.parametrize("path", ["decode", "prefill"])
 def test_export_for_cuda_with_unknown_sizes(path):
     """Sequences, tokens, pages and the length of the page list may be left open; a prefill then takes the whole scratch."""
