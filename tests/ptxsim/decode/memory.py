@@ -6,7 +6,8 @@ SPACES = {"global": 0, "shared": 1, "local": 3}     # 2: generic
 _SPACE = r"(?:\.(global|local|shared|shared::cta|shared::cluster))?"
 _VALUE = r"(?:\.v([24]))?\.([busf](?:8|16|32|64))"
 # What only tells caches or other CTAs something.
-_CACHE = r"(?:\.nc)?(?:\.(?:ca|cg|cs|lu|cv|wb|wt))?(?:\.L1::(?:evict_normal|evict_unchanged|evict_first|evict_last|no_allocate))?(?:\.L2::(?:64B|128B|256B))?(\.L2::cache_hint)?(?:\.L2::(?:64B|128B|256B))?"
+_CACHE = (r"(?:\.nc)?(?:\.(?:ca|cg|cs|lu|cv|wb|wt))?(?:\.L1::(?:evict_normal|evict_unchanged|evict_first|evict_last|no_allocate))?"
+          r"(?:\.L2::(?:64B|128B|256B))?(\.L2::cache_hint)?(?:\.L2::(?:64B|128B|256B))?")
 _ORDER = r"(?:\.volatile|\.(?:relaxed|acquire|release|acq_rel)\.(?:cta|cluster|gpu|sys))?"
 
 

@@ -1,0 +1,161 @@
+"""What single instructions compute, against NumPy and against the words of the PTX manual."""
+import numpy as np
+import pytest
+
+from ptxsim import tensor_map
+from ptxsim.ptx_text import execute
+
+LANES = 32
+
+
+def values(body, data, result="%r7"):
+    """Result of `body` in 32 lanes; %r6 holds data[lane], %r9 data[32 + lane]."""
+    load = "add.s64 %rd4, %rd0, %rd2; ld.global.b32 %r6, [%rd4]; ld.global.b32 %r9, [%rd4 + 128];"
+    found, out = execute(f"{load} {body} st.global.b32 [%rd3], {result};", threads=LANES, data=np.asarray(data).view(np.uint32))
+    assert not found.findings, str(found)
+    return out[:LANES]
+
+
+def some_ints(seed):
+    rng = np.random.RandomState(seed)
+    x = rng.randint(-2**31, 2**31, 64, dtype=np.int64)
+    x[:8] = [0, 1, -1, 2**31 - 1, -2**31, 31, 32, 33]
+    x[32:40] = [-1, -2**31, 1, 2, -1, 7, 0, 40]
+    return x.astype(np.int32)
+
+
+U = lambda x: np.asarray(x).astype(np.int64).astype(np.uint64).astype(np.uint32)
+
+
+@pytest.mark.parametrize("op, expected", [
+    ("add.s32 %r7, %r6, %r9;", lambda a, b: a + b),
+    ("mul.lo.s32 %r7, %r6, %r9;", lambda a, b: a * b),
+    ("mul.hi.s32 %r7, %r6, %r9;", lambda a, b: a * b >> 32),
+    ("add.sat.s32 %r7, %r6, %r9;", lambda a, b: np.clip(a + b, -2**31, 2**31 - 1)),
+    ("sub.sat.s32 %r7, %r6, %r9;", lambda a, b: np.clip(a - b, -2**31, 2**31 - 1)),
+    ("min.relu.s32 %r7, %r6, %r9;", lambda a, b: np.maximum(np.minimum(a, b), 0)),
+    ("max.s32 %r7, %r6, %r9;", np.maximum),
+    ("div.s32 %r7, %r6, %r9;", lambda a, b: np.where(b == 0, -1, np.trunc(a / np.where(b == 0, 1, b).astype(float)).astype(np.int64))),
+    ("shl.b32 %r7, %r6, %r9;", lambda a, b: np.where((b & 0xFFFFFFFF) > 31, 0, a << (b & 31))),
+    ("shr.s32 %r7, %r6, %r9;", lambda a, b: a >> np.minimum(b & 0xFFFFFFFF, 31)),
+    ("lop3.b32 %r7, %r6, %r9, %r0, 0xE4;", lambda a, b: (a & np.arange(32)) | (b & ~np.arange(32))),
+    ("bfe.s32 %r7, %r6, 28, 9;", lambda a, b: a >> 28),
+    ("bfe.u32 %r7, %r6, 4, 6;", lambda a, b: a >> 4 & 63),
+    ("bfi.b32 %r7, %r6, %r9, 8, 4;", lambda a, b: (b & ~0xF00) | (a & 15) << 8),
+    ("shf.r.wrap.b32 %r7, %r6, %r9, 8;", lambda a, b: (a & 0xFFFFFFFF) >> 8 | b << 24),
+    ("prmt.b32 %r7, %r6, %r9, 0x5410;", lambda a, b: (a & 0xFFFF) | b << 16),
+    ("prmt.b32 %r7, %r6, %r9, 0x0888;", lambda a, b: np.where(a & 128, 0xFFFFFF, 0) | (a & 255) << 24),
+    ("setp.lt.s32 %p1, %r6, %r9; selp.b32 %r7, 5, 6, %p1;", lambda a, b: np.where(a < b, 5, 6)),
+    ("cvt.u16.u32 %h1, %r6; cvt.s32.s16 %r7, %h1;", lambda a, b: a.astype(np.int16)),
+])
+def test_integers(op, expected):
+    x = some_ints(3)
+    a, b = x[:32].astype(np.int64), x[32:].astype(np.int64)
+    np.testing.assert_array_equal(values(op, x), U(expected(a, b)))
+
+
+def floats(seed=4):
+    x = np.random.RandomState(seed).standard_normal(64).astype(np.float32) * np.float32(10)
+    x[:4], x[32:36] = [np.nan, -0.0, np.inf, 1e-40], [1, 0.0, -np.inf, 1e-39]
+    return x
+
+
+@pytest.mark.parametrize("op, expected", [
+    ("add.f32 %r7, %r6, %r9;", lambda a, b: a + b),
+    ("mul.rn.f32 %r7, %r6, %r9;", lambda a, b: a * b),
+    ("max.NaN.f32 %r7, %r6, %r9;", np.maximum),
+    ("max.f32 %r7, %r6, %r9;", np.fmax),
+    ("add.ftz.f32 %r7, %r6, %r9;", lambda a, b: np.where(np.abs(a) < 2e-38, 0 * a, a) + np.where(np.abs(b) < 2e-38, 0 * b, b)),
+])
+def test_floats(op, expected):
+    x = floats()
+    with np.errstate(invalid="ignore"):
+        want = expected(x[:32], x[32:]).astype(np.float32)
+    want = np.where(np.isnan(want), np.uint32(0x7FFFFFFF), want.view(np.uint32))
+    got = values(op, x)
+    zero = (want << 1) == 0                 # the sign of a zero is NumPy's business
+    np.testing.assert_array_equal(got[~zero], want[~zero])
+    assert not (got[zero] << 1).any()
+
+
+def test_fma_rounds_once():
+    x = np.float32([1 + 2**-12] * 64)
+    got = values("fma.rn.f32 %r7, %r6, %r9, 0fBF800000;", x).view(np.float32)
+    assert set(got) == {np.float32(2**-11 + 2**-24)}
+
+
+def test_f16_rounding_and_subnormals():
+    x = np.concatenate([np.float32([65519, 65520, 1e-8, 6e-8, 2**-24, 2**-25, 3 * 2**-25, 2049, 2051]), np.random.RandomState(5).standard_normal(55).astype(np.float32)])
+    got = values("cvt.rn.f16x2.f32 %r7, %r9, %r6;", x)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.astype(np.uint16).view(np.float16), x[:32].astype(np.float16))
+        np.testing.assert_array_equal((got >> 16).astype(np.uint16).view(np.float16), x[32:].astype(np.float16))
+
+
+def test_bf16_product_of_a_subnormal():
+    """How E2M1 codes are widened: 2 << 5 is 2^-126 * 2^-1 in bf16, times 2^126."""
+    assert set(values("mul.rn.bf16x2 %r7, %r6, %r9;", np.uint32([0x00400040] * 32 + [0x7E807E80] * 32))) == {0x3F003F00}
+
+
+def test_every_e4m3_byte():
+    bytes_ = np.arange(64).astype(np.uint32) * 4
+    got = values("cvt.u16.u32 %h1, %r6; cvt.rn.f16x2.e4m3x2 %r7, %h1;", bytes_).astype(np.uint16).view(np.float16)
+    b = bytes_[:32].astype(int)
+    e, m = b >> 3 & 15, b & 7
+    np.testing.assert_array_equal(got, np.where(e == 0, m / 8 * 2.0**-6, (1 + m / 8) * 2.0**(e - 7)).astype(np.float16))
+
+
+def test_shuffles_votes_reductions():
+    x = np.arange(64, dtype=np.uint32)
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(values("shfl.sync.bfly.b32 %r7, %r6, 5, 31, -1;", x), lanes ^ 5)
+    np.testing.assert_array_equal(values("shfl.sync.up.b32 %r7|%p1, %r6, 3, 0, -1;", x), np.maximum(lanes - 3, np.where(lanes < 3, lanes, 0)))
+    np.testing.assert_array_equal(values("shfl.sync.idx.b32 %r7, %r6, 2, 0x181f, -1;", x), lanes // 8 * 8 + 2)
+    assert set(values("setp.lt.u32 %p1, %r6, 7; vote.sync.ballot.b32 %r7, %p1, -1;", x)) == {127}
+    assert set(values("redux.sync.max.s32 %r7, %r6, -1;", x)) == {31}
+    assert set(values("elect.sync %r7|%p1, -1;", x)) == {0}
+
+
+def test_divergence_joins_again():
+    body = "mov.u32 %r7, 0; setp.lt.u32 %p1, %r2, 5; @%p1 bra A; add.s32 %r7, %r7, 1; bra B; A: add.s32 %r7, %r7, 2; B: bar.warp.sync -1;"
+    np.testing.assert_array_equal(values(body, np.zeros(64, np.uint32)), [2] * 5 + [1] * 27)
+
+
+def test_mma_m16n8k16():
+    """Fragments as the manual lays them out, against a matrix product of small integers."""
+    rng = np.random.RandomState(6)
+    A, B = rng.randint(-4, 5, (16, 16)).astype(np.float16), rng.randint(-4, 5, (16, 8)).astype(np.float16)
+    words = np.zeros((8, 32), np.uint32)
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for q, (row, col) in enumerate([(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)]):
+            words[q, lane] = A[row, col:col + 2].view(np.uint32)[0]
+        for q, k in enumerate([2 * t, 2 * t + 8]):
+            words[4 + q, lane] = np.ascontiguousarray(B[k:k + 2, g]).view(np.uint32)[0]
+    load = "add.s64 %rd4, %rd0, %rd2;" + "".join(f"ld.global.b32 %r{10 + q}, [%rd4 + {128 * q}];" for q in range(6))
+    store = "".join(f"st.global.f32 [%rd3 + {128 * q}], %f{q};" for q in range(4))
+    zero = "".join(f"mov.f32 %f{q}, 0f3F800000;" for q in range(4))
+    _, out = execute(f"{load}{zero} mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%f0,%f1,%f2,%f3}}, {{%r10,%r11,%r12,%r13}}, {{%r14,%r15}}, {{%f0,%f1,%f2,%f3}};{store}",
+                     threads=32, data=words.reshape(-1))
+    got, want = out[:128].view(np.float32).reshape(4, 32), A.astype(float) @ B.astype(float) + 1
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        assert [got[q, lane] for q in range(4)] == [want[g, 2 * t], want[g, 2 * t + 1], want[g + 8, 2 * t], want[g + 8, 2 * t + 1]]
+
+
+def test_random_schedules_are_functions_of_their_seed():
+    body = "st.shared.b32 [%r5], %r0; bar.sync 0; xor.b32 %r6, %r5, 128; ld.shared.b32 %r7, [%r6]; st.global.b32 [%rd3], %r7; mov.u32 %r8, %clock; st.global.b32 [%rd3 + 1024], %r8;"
+    a, b, c = (execute(body, mode="random", seed=s)[0] for s in (1, 1, 2))
+    assert a.insts == b.insts and not c.findings
+
+
+def test_tensor_map_bits():
+    raw = bytearray(128)
+    w = [0x1000, (1 << 4) | (3 << 13) | (64 // 16 << 32), 0, 0, 31 | (7 << 32), 0, (63 << 56), 3]
+    for i, x in enumerate(w):
+        raw[8 * i:8 * i + 8] = x.to_bytes(8, "little")
+    t = tensor_map.decode(bytes(raw))
+    assert (t.base, t.bits, t.swizzle, t.dims, t.strides, t.box) == (0x1000, 8, 3, [32, 8], [64], [64, 4])
+    with pytest.raises(ValueError, match="not simulated"):
+        tensor_map.decode(bytes(raw[:24]) + b"\0\0\0\0\1\0\0\0" + bytes(raw[32:]))
+
