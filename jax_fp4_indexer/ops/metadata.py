@@ -4,7 +4,7 @@ import numpy as np
 from jax.experimental import checkify
 
 from ..configs.block_scores import GROUPS, PAGE
-from ..errors import describe, message
+from ..errors import describe
 from ..formats import scale_layout as layouts
 from ..formats import scales
 from ..reference import static_args as must

@@ -3,7 +3,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..configs.block_scores import GROUPS, HEAD_DIM, PAGE
 from ..errors import message
