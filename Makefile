@@ -6,6 +6,7 @@
 #   make test-all       make test, then every kernel over every case in the PTX simulator, two rebuilds of every cubin compared, and the Bazel build
 #                       where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
+#   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit)
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -25,7 +26,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -64,6 +65,9 @@ test-all: test
 
 test-gpu: cubins library
 	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
+
+memcheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --size small
 
 benchmark-all: cubins library
 	$(BIN)/python benchmarks/run.py
