@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import jax_fp4_indexer as jfi
+from jax_fp4_indexer.bench.data import prefix_sum
 from jax_fp4_indexer.doctor import kernel_for
 
 HEADS_Q, HEADS_KV, QUERIES, D, PAGE = 8, 2, 4, 128, 128
@@ -59,10 +60,6 @@ def make_context(longest, seed):
     return Context(jnp.asarray(q.reshape(-1, HEADS_Q, D), jnp.bfloat16), jnp.asarray(k, jnp.bfloat16), k_lens, planted)
 
 
-def _prefix(lengths):
-    return jnp.asarray(np.concatenate([[0], np.cumsum(lengths)]), jnp.int32)
-
-
 def bf16_scores(context):
     """Block maxima from the bf16 keys, [Hq, Ktiles, Tq]; page by page, so that nothing large is made."""
     ratio = HEADS_Q // HEADS_KV
@@ -92,7 +89,7 @@ def score(context, fmt, seed):
 
     def call():
         return jax.block_until_ready(jfi.fp4_indexer_block_scores(
-            q, k, q_scale, k_scale, _prefix([QUERIES] * len(context.k_lens)), _prefix(context.k_lens), _prefix(context.pages),
+            q, k, q_scale, k_scale, prefix_sum([QUERIES] * len(context.k_lens)), prefix_sum(context.k_lens), prefix_sum(context.pages),
             max_seqlen_q=QUERIES, max_seqlen_k=max(context.k_lens), kv_indices=pool_ids, fp4_format=fmt, causal=True))
     call()
     start = time.perf_counter()

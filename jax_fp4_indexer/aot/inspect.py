@@ -15,7 +15,6 @@ import tempfile
 
 from ..configs.arch import ARCHS, MAX_REGISTERS_PER_THREAD, MAX_THREADS_PER_CTA, REGISTER_UNIT_PER_WARP, REGISTERS_PER_SM
 
-INSTRUCTION_BYTES = 16
 OPCODE_MASK = 0x1FF             # low 9 bits of an instruction; bits 9..11 say which operand forms it takes
 OPCODES = {0x03C: "HMMA", 0x037: "IMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1C5: "WARPGROUP", 0x183: "LDL", 0x187: "STL", 0x118: "NOP"}
 DEPBAR_BIT = 47                 # WARPGROUP.DEPBAR if set, WARPGROUP.ARRIVE if not

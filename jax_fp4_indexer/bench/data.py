@@ -25,7 +25,8 @@ class Data:
     kv_indices: tuple
 
 
-def _prefix(lengths):
+def prefix_sum(lengths):
+    """int32 [B+1]: where each of `lengths` starts, and the end."""
     return jnp.asarray(np.concatenate([[0], np.cumsum(lengths)]), jnp.int32)
 
 
@@ -58,7 +59,7 @@ def make(case, fmt, scale_layout, calls, seed=0):
     pages_of = rng.permutation(pool).astype(np.int32).reshape(sets, case.pages)
     lists = tuple(jnp.asarray(rng.permutation(pages_of[i % sets])) for i in range(calls))
     pages = [-(-n // 128) for n in case.k_lens]
-    return jax.block_until_ready(Data(q, k, q_scale, k_scale, _prefix(case.q_lens), _prefix(case.k_lens), _prefix(pages), lists))
+    return jax.block_until_ready(Data(q, k, q_scale, k_scale, prefix_sum(case.q_lens), prefix_sum(case.k_lens), prefix_sum(pages), lists))
 
 
 jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data)], [])

@@ -32,7 +32,7 @@ def limit_us(case, fmt, limits):
 
 
 def run_case(case, fmt, layout, implementation, *, limits, warmup, iters, repeats, xla):
-    """One row: see docs of `benchmarks/results`. Times in microseconds."""
+    """One row; its keys are told in benchmarks/README.md. Times in microseconds."""
     out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens                 # of one call; a program holds the results of all of its calls
     estimate_us = case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8
     iters = max(2, min(iters, int(3e4 / max(1.0, estimate_us)), int(16e9 / out_bytes)))

@@ -2,8 +2,6 @@
 
 `pure` functions may be moved and merged by the compiler; the others stay where they are written.
 """
-import cutlass
-import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
@@ -100,10 +98,6 @@ def pack64(low, high):
 def unpack64(a):
     """(low, high) words."""
     return asm("mov.b64 {$0, $1}, $2;", [Int32] * 2, [a], "=r,=r,l")
-
-
-def f32_bits(a):
-    return asm("mov.b32 $0, $1;", [Int32], [a], "=r,f")
 
 
 def bits_f32(a):
