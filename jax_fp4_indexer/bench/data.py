@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_fp4_indexer as jfi
+from jax_fp4_indexer.bench.shapes import WIDE_SPAN
 
 COLD_BYTES = 160 * 2**20        # rotating over this much keeps a 60 MB L2 cold
 MAX_SETS = 24
@@ -42,6 +43,13 @@ def _quantised_normal(key, rows, fmt, chunk=1 << 18):
     return tuple(jnp.concatenate(x) if len(x) > 1 else x[0] for x in zip(*parts))
 
 
+def _with_wide_pages(k_scale, pages, key):
+    """E8M0 bytes [pages, Hkv, 128, G]: those of `pages` moved, each by its own number of binades."""
+    by = jax.random.randint(key, (len(pages), *k_scale.shape[1:]), -WIDE_SPAN, WIDE_SPAN + 1)
+    moved = k_scale[pages].view(jnp.uint8).astype(jnp.int32) + by
+    return k_scale.at[pages].set(moved.astype(jnp.uint8).view(k_scale.dtype))
+
+
 def make(case, fmt, scale_layout, calls, seed=0):
     """Data for programs of up to `calls` calls."""
     per_set = case.logical_bytes(fmt)
@@ -53,10 +61,13 @@ def make(case, fmt, scale_layout, calls, seed=0):
     groups = q_scale.shape[-1]
     q, q_scale = q.reshape(case.tokens, case.heads_q, 64), q_scale.reshape(case.tokens, case.heads_q, groups)
     k, k_scale = k.reshape(pool, case.heads_kv, 128, 64), k_scale.reshape(pool, case.heads_kv, 128, groups)
-    if scale_layout == "preordered_mma":
-        q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
     rng = np.random.default_rng(seed)
     pages_of = rng.permutation(pool).astype(np.int32).reshape(sets, case.pages)
+    wide = round(case.wide_pages * case.pages)
+    if wide:            # as many in every set
+        k_scale = _with_wide_pages(k_scale, pages_of[:, :wide].ravel(), jax.random.fold_in(kk, 1))
+    if scale_layout == "preordered_mma":
+        q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
     lists = tuple(jnp.asarray(rng.permutation(pages_of[i % sets])) for i in range(calls))
     pages = [-(-n // 128) for n in case.k_lens]
     return jax.block_until_ready(Data(q, k, q_scale, k_scale, prefix_sum(case.q_lens), prefix_sum(case.k_lens), prefix_sum(pages), lists))

@@ -62,7 +62,7 @@ def run(cases, formats, layouts, implementation, *, warmup, iters, repeats, xla,
     if ceilings:
         console.print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, implementation {implementation or 'auto'}: "
                       f"copy {ceilings['copy_gbs']:.0f} GB/s, read {ceilings['read_gbs']:.0f} GB/s, bf16 GEMM {ceilings['gemm_tflops']:.1f} TFLOP/s")
-    todo = [(case, fmt, layout) for case in cases for fmt in formats for layout in layouts]
+    todo = [(case, fmt, layout) for case in cases for fmt in formats if fmt in case.formats for layout in layouts]
     rows = []
     for case, fmt, layout in track(todo, description="timing", console=console, transient=True):
         rows.append(run_case(case, fmt, layout, implementation, limits=ceilings, warmup=warmup, iters=iters, repeats=repeats, xla=xla))

@@ -5,11 +5,16 @@ import numpy as np
 
 PAGE = 128
 SCALE_BYTES = {"nvfp4": 8, "mxfp4": 4}
+WIDE_SPAN = 12      # binades to each side: 2^24 apart, more than int8 and less than bf16 holds
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One batch: lengths per sequence. `published_us` is the seed's figure on a B200 (microseconds), where there is one."""
+    """One batch: lengths per sequence.
+
+    published_us   the source's figure on a B200 (microseconds) by format, where there is one
+    wide_pages     share of the pages in which every scale is moved by its own power of two within 2^+-WIDE_SPAN (MXFP4 only): no int8 form holds those
+    """
     name: str
     q_lens: tuple
     k_lens: tuple
@@ -17,6 +22,11 @@ class Case:
     heads_kv: int
     causal: bool
     published_us: dict = dataclasses.field(default_factory=dict)
+    wide_pages: float = 0.0
+
+    @property
+    def formats(self):
+        return ("mxfp4",) if self.wide_pages else ("nvfp4", "mxfp4")
 
     @property
     def tokens(self):
@@ -40,6 +50,18 @@ class Case:
     def flops(self):
         return 2 * self.heads_q * 128 * self.visible_pairs()
 
+    def tiles(self):
+        """Tiles of 128 query rows (heads and tokens) by one page, of the pages that a row sees some of; rows packed without gaps."""
+        pages = 0
+        for q, k in zip(self.q_lens, self.k_lens):
+            last = np.arange(q, dtype=np.int64) + (k - q) if self.causal else np.full(q, k - 1, np.int64)
+            pages += int((np.clip(last, -1, k - 1) // PAGE + 1).sum())
+        return self.heads_q * pages / 128
+
+    def int8_share(self, fmt):
+        """Share of the products that int8 holds exactly: MXFP4 pages whose scales lie close together, as those of normal vectors do."""
+        return 1.0 - self.wide_pages if fmt == "mxfp4" else 0.0
+
     def logical_bytes(self, fmt):
         """Packed codes, scales, metadata and scores, each counted once (the seed's convention)."""
         row = 64 + SCALE_BYTES[fmt]
@@ -59,10 +81,16 @@ def _decode(name, k_len, **published):
     return uniform(name, 128, 4, k_len, 4, 1, False, **published)
 
 
+def _prefill_8k(name, **published):
+    return uniform(name, 1, 8192, 8192, 64, 4, True, **published)
+
+
 _SKEWED = tuple(2048 * (1 + (i * 13) % 32) for i in range(128))
 
 CASES = {case.name: case for case in (
-    uniform("prefill_q8k_k8k", 1, 8192, 8192, 64, 4, True, mxfp4=844.9, nvfp4=875.6),
+    _prefill_8k("prefill_q8k_k8k", mxfp4=844.9, nvfp4=875.6),
+    dataclasses.replace(_prefill_8k("prefill_q8k_k8k_mixed"), wide_pages=0.1),
+    dataclasses.replace(_prefill_8k("prefill_q8k_k8k_wide"), wide_pages=1.0),
     uniform("prefill_q8k_k64k", 1, 8192, 65536, 64, 4, True),
     _decode("decode_8k", 8192, nvfp4=23.7),
     _decode("decode_16k", 16384, nvfp4=53.9),
@@ -70,12 +98,15 @@ CASES = {case.name: case for case in (
     _decode("decode_64k", 65536, nvfp4=199.1),
     uniform("decode_uniform", 64, 1, 16384, 64, 4, True),
     Case("decode_skewed", (4,) * 128, _SKEWED, 4, 1, False),
+    Case("decode_skewed_1m", (4,) * 128, (2**20,) + (8192,) * 127, 4, 1, False),
     uniform("decode_b1_128k", 1, 4, 131072, 4, 1, False),
     uniform("prefill_q1k_k8k", 1, 1024, 8192, 64, 4, True),
     uniform("prefill_q128_k8k", 8, 128, 8192, 64, 4, True),
     uniform("prefill_q16_k8k", 32, 16, 8192, 64, 4, True),
+    uniform("prefill_q9_k8k", 32, 9, 8192, 64, 4, True),
     uniform("prefill_h8_8", 1, 8192, 8192, 8, 8, True),
     uniform("prefill_h32_8", 1, 8192, 8192, 32, 8, True),
+    uniform("prefill_h64_1", 1, 8192, 8192, 64, 1, True),
     uniform("prefill_h16_1", 1, 8192, 8192, 16, 1, True),
     Case("prefill_ragged", tuple(64 + 37 * i for i in range(32)), tuple(1000 + 331 * i for i in range(32)), 64, 4, True),
 )}

@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 
 from jax_fp4_indexer import demo
-from jax_fp4_indexer.bench import shapes
 from jax_fp4_indexer.cli import main
 
 
@@ -78,11 +77,3 @@ def test_bench_of_an_own_shape_writes_rows(tmp_path):
     (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder")])
 def test_bench_says_what_is_wrong(args, part):
     assert part in run("bench", *args, status=2)
-
-
-def test_counts_of_a_case():
-    case = shapes.uniform("x", 2, 3, 5, 4, 2, True)
-    assert case.visible_pairs() == 2 * (3 + 4 + 5) and case.flops() == 2 * 4 * 128 * 24
-    # codes and scales of queries and of two one-page pools, metadata, scores
-    assert case.logical_bytes("nvfp4") == 6 * 4 * 72 + 2 * 128 * 2 * 72 + 4 * (2 + 9) + 4 * 4 * 1 * 6
-    assert shapes.uniform("x", 1, 4, 2, 1, 1, True).visible_pairs() == 1 + 2          # two queries see nothing
