@@ -19,9 +19,10 @@ from .decode.operands import PARAM_WINDOW, SHARED_CONSTANT, SMEM_BASE
 
 # In the order of the R_ constants of core/sim.h.
 KINDS = ["uninit-branch", "uninit-store", "uninit-address", "race", "proxy-fence", "wgmma-read", "wgmma-write", "wgmma-fence", "wgmma-move",
-         "global-race", "mbarrier-init", "exit", "barrier-left", "uninit-sync", "mbarrier-twice", "lane-race", "wgmma-count"]
-NOTES = {"wgmma-move"}              # worth a look, not a fault
-NO_INSTRUCTION = {"barrier-left", "wgmma-count"}
+         "global-race", "mbarrier-init", "exit", "barrier-left", "uninit-sync", "mbarrier-twice", "lane-race", "wgmma-count",
+         "tmem-race", "tmem-left", "tmem-lane", "tmem-fence", "tmem-early", "late"]
+NOTES = {"wgmma-move", "tmem-fence", "tmem-early"}              # worth a look, not a fault
+NO_INSTRUCTION = {"barrier-left", "wgmma-count", "tmem-left", "late"}
 MODES = {"eager": 0, "lazy": 1, "random": 2}
 M64 = (1 << 64) - 1
 
@@ -55,6 +56,7 @@ class Result:
     bulk_bytes: int
     wgmmas: int
     mmas: int
+    ummas: int
 
     @property
     def faults(self):
@@ -62,7 +64,7 @@ class Result:
 
     def __str__(self):
         rate = self.insts / max(self.seconds, 1e-9) / 1e6
-        head = f"{self.insts} warp instructions in {self.seconds:.3f} s ({rate:.1f} M/s), {(self.hits > 0).mean():.0%} of the kernel, {self.wgmmas} wgmma, {self.mmas} mma"
+        head = f"{self.insts} warp instructions in {self.seconds:.3f} s ({rate:.1f} M/s), {(self.hits > 0).mean():.0%} of the kernel, {self.wgmmas} wgmma, {self.mmas} mma, {self.ummas} tcgen05.mma"
         return "\n".join([head, *("  " + str(f) for f in self.findings)])
 
 
@@ -168,7 +170,7 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
                 for r in reports[:s.nreports]]
     if failed:
         raise _error(program, s, findings)
-    return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas)
+    return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas)
 
 
 def _error(program, s, findings):

@@ -39,12 +39,12 @@ def program(body, shared="4096"):
     return Program(HEAD.format(body=body, shared=f".shared .align 1024 .b8 smem[{shared}];"))
 
 
-def execute(body, threads=64, *, data=None, grid=1, cluster=1, shared="4096", **how):
-    """Returns (Result, out as uint32 [1024]). `data`: uint32 contents of `in`, default 0, 1, 2, ..."""
-    given = np.arange(WORDS, dtype=np.uint32)
+def execute(body, threads=64, *, data=None, grid=1, cluster=1, shared="4096", words=WORDS, **how):
+    """Returns (Result, out as uint32 [words]). `data`: uint32 contents of `in`, default 0, 1, 2, ..."""
+    given = np.arange(words, dtype=np.uint32)
     if data is not None:
         given[:len(data)] = data
-    out = np.full(WORDS, 0xDEADBEEF, np.uint32)
+    out = np.full(words, 0xDEADBEEF, np.uint32)
     memory = Memory()
     params = [struct.pack("<Q", memory.add("in", given, 16)), struct.pack("<Q", memory.add("out", out, 16, write=True))]
     result = run(program(body, shared), memory, params, (grid, 1, 1), (threads, 1, 1), 0, (cluster, 1, 1), max_insts=200000, **how)

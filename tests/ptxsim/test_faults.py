@@ -217,7 +217,10 @@ def test_barrier_left_behind():
 @pytest.mark.parametrize("body, words", [
     ("frobnicate.b32 %r7, %r0;", "unknown opcode frobnicate.b32"),
     ("add.s32.wrong %r7, %r0, 1;", "unknown opcode add.s32.wrong"),
-    ("tcgen05.fence::before_thread_sync;", "unknown opcode tcgen05"),
+    ("tcgen05.shift.cta_group::1.down [%r7];", "unknown opcode tcgen05.shift"),
+    ("tcgen05.mma.cta_group::2.kind::f16 [%r7], %rd5, %rd6, %r8, %p1;", "unknown opcode tcgen05.mma.cta_group::2"),
+    ("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%r7], %rd5, %rd6, %r8, [%r9], [%r9], %p1;", "no size of a scale vector"),
+    ("tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r7}, [%r8];", "unknown opcode tcgen05.ld.sync.aligned.16x64b"),
     ("ld.global.b32 {%r7, %r8}, [%rd0];", "2 registers for 1 values"),
     ("mov.b32 %r7, %r99;", "undeclared register %r99"),
     ("bra NOWHERE;", "no label NOWHERE"),

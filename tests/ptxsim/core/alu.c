@@ -117,12 +117,6 @@ static u64 int_to_float(u64 a, const Inst *I) {
   return bits_f32(IM(1) ? (float)y : (float)x);
 }
 
-static float min_max_f32(float x, float y, int max, int nan) {
-  if (x != x || y != y) return nan || (x != x && y != y) ? NAN : x != x ? y : x;
-  if (x == y) return (max ? !signbit(x) : !!signbit(x)) ? x : y;      // -0 < +0
-  return (x > y) == max ? x : y;
-}
-
 // im: 0 operation (0 add, 1 sub, 2 mul, 3 fma, 4 min, 5 max, 6 neg, 7 abs), 1 bf16, 2 halves, 3 NaN. Exact in float64, one rounding.
 static u16 half_value(const Inst *I, u64 a, u64 b, u64 c) {
   int op = IM(0), bf16 = IM(1);

@@ -39,6 +39,7 @@ int mbar_arrive(Sim *S, int pc, MBar *b, u32 n, i64 tx, const Clock *v) {
 
 // A copy of n bytes has landed.
 void mbar_bytes(MBar *b, i64 n, const Clock *v) {
+  b->signalled = b->phase + 1;
   clock_join(&b->collecting, v);
   b->tx -= n;
   complete_if_done(b);
@@ -70,7 +71,7 @@ int op_mbar_init(Step *x) {
     b->count = b->pending = (u32)REG(ss[1])[l];
     if (!b->count) return fail(S, pc, "mbarrier.init with count 0");
     b->addr = (i32)(o | c->rank << 24);
-    b->agent = 3 * S->nwarps + c->rank * MAX_MBARRIERS + k;
+    b->agent = AGENTS_PER_WARP * S->nwarps + c->rank * MAX_MBARRIERS + k;
     b->alive = 1;
     b->init_warp = (u32)W->gid;
     b->init_clock = W->vc.c[W->gid];
@@ -93,6 +94,7 @@ int op_mbar_arrive(Step *x) {
   PARTS(x);
   if (S->races && I->op == OP_MB_ARRIVE && !I->im[1] && W->acc_epoch == W->epoch && W->acc_mask & ~m)
     report(S, R_LANE_RACE, pc, "lanes %#x of warp %d arrive, but lanes %#x used shared memory since the last .sync: their accesses are not covered by this arrival", m, W->wid, W->acc_mask & ~m);
+  tmem_signals(x);
   FOR_LANES(l, m) {
     MBar *b = mbar_at(S, pc, (u32)(REG(ss[0])[l] + I->im[0]));
     if (!b) return FAILED;
@@ -133,10 +135,12 @@ int op_mbar_wait(Step *x) {
           open->pending, (long long)open->tx, open->phase);
   }
   W->spurious = 0;
+  W->synchronised = 1;
   FOR_LANES(l, m) {
     MBar *b = mbar_at(S, pc, (u32)(REG(ss[0])[l] + I->im[0]));
     if (b != last) clock_join(&W->vc, &b->done);
     last = b;
+    b->seen = b->phase;
   }
   set_pred(W, (int)I->im[6], m, ALL_LANES, 0);
   return OK;
@@ -153,6 +157,7 @@ int op_bar(Step *x) {
   if (W->bar == (int)id) {      // has arrived, and waits
     if (b->gen == W->bar_gen) BLOCK(x, "waits at named barrier %u (%u of %u threads arrived)", id, b->n, b->want);
     W->bar = -1;
+    W->synchronised = 1;
     W->epoch++;
     clock_join(&W->vc, &b->done);
     return OK;
@@ -161,6 +166,7 @@ int op_bar(Step *x) {
     b->want = want;
     memset(&b->collecting, 0, sizeof b->collecting);
   } else if (b->want != want) return fail(S, pc, "named barrier %u: %u threads expected here, %u by the warps already there", id, want, b->want);
+  tmem_signals(x);
   clock_join(&b->collecting, &W->vc);
   W->vc.c[W->gid]++;
   W->epoch++;
@@ -169,7 +175,10 @@ int op_bar(Step *x) {
     b->n = 0;
     b->gen++;
     b->done = b->collecting;
-    if (!I->im[0]) clock_join(&W->vc, &b->done);
+    if (!I->im[0]) {
+      clock_join(&W->vc, &b->done);
+      W->synchronised = 1;
+    }
     return OK;
   }
   if (I->im[0]) return OK;

@@ -14,9 +14,9 @@ Clock *clock_copy(const Clock *a) {
 static const char *agent_name(Sim *S, int a, char *t, size_t room) {
   int n = S->nwarps;
   if (a < n) snprintf(t, room, "warp %d", a);
-  else if (a < 2 * n) snprintf(t, room, "wgmma of warp %d", a - n);
+  else if (a < 2 * n) snprintf(t, room, "%s of warp %d", S->any_wgmma ? "wgmma" : "tcgen05", a - n);
   else if (a < 3 * n) snprintf(t, room, "cp.async of warp %d", a - 2 * n);
-  else snprintf(t, room, "the copy on mbarrier %d", a - 3 * n);
+  else snprintf(t, room, "the copy on mbarrier %d", a - AGENTS_PER_WARP * n);
   return t;
 }
 

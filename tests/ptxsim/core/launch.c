@@ -59,11 +59,13 @@ static void open_warp(Sim *S, CTA *c, int index) {
   W->last_read = calloc(n, sizeof(u32));
   W->is_acc = calloc(n, 1);
   W->inflight = calloc(n, sizeof(u16));
+  W->loading = calloc(n, 1);
   W->f[0].mask = ALL_LANES;
   W->nf = 1;
   W->epoch = 1;
   W->vc.c[W->gid] = 1;
   W->bar = -1;
+  W->tensor_lane = -1;
   if (S->local) W->local = calloc(32, S->local);
 }
 
@@ -101,15 +103,30 @@ static void close_cta(CTA *c) {
     Warp *W = &c->w[i];
     for (int k = 0; k < W->nwq; k++) free(W->wq[k].clock);
     for (int k = 0; k < W->ncq; k++) free(W->cq[k].clock);
-    void *parts[] = {W->R, W->P, W->undef, W->pundef, W->last_write, W->last_read, W->is_acc, W->inflight, W->wq, W->cq, W->local};
+    for (int k = 0; k < W->ntq; k++) free(W->tq[k].clock);
+    void *parts[] = {W->R, W->P, W->undef, W->pundef, W->last_write, W->last_read, W->is_acc, W->inflight, W->wq, W->cq, W->tq, W->loading, W->local};
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) free(parts[k]);
   }
   void *parts[] = {c->sm, c->defined, c->mbar_at, c->mb, c->dirty, c->dirty_list, c->write_agent, c->write_clock, c->reads,
-                   c->lane_writer, c->lane_write_epoch, c->lane_readers, c->lane_read_epoch, c->lane_read_warp, c->w};
+                   c->lane_writer, c->lane_write_epoch, c->lane_readers, c->lane_read_epoch, c->lane_read_warp, c->w,
+                   c->tmem, c->tmem_defined, c->tmem_write_agent, c->tmem_write_clock, c->tmem_reads};
   for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) free(parts[k]);
 }
 
-// Until every warp of the cluster has left and no copy is pending.
+// Of what is pending let one thing happen: copy `k`, or the oldest tensor operation of the warp whose queue holds the k-th behind the copies.
+static int asynchronous(Sim *S, u32 k) {
+  if (k < (u32)S->ncopies) return copy_run(S, (int)k);
+  k -= (u32)S->ncopies;
+  for (int r = 0; r < S->nctas; r++)
+    for (int i = 0; i < S->ctas[r].nw; i++) {
+      Warp *W = &S->ctas[r].w[i];
+      if (k < (u32)W->ntq) return umma_run(S, W);
+      k -= (u32)W->ntq;
+    }
+  return fail(S, AT_LAUNCH, "the simulator lost count of its pending operations");
+}
+
+// Until every warp of the cluster has left and nothing is pending.
 static int run_cluster(Sim *S) {
   int per = S->ctas[0].nw, n = S->nctas * per, idle = 0;
   for (;;) {
@@ -122,12 +139,13 @@ static int run_cluster(Sim *S) {
       live += W->nf > 0;
     }
     if (total > S->max_insts) return fail(S, AT_LAUNCH, "livelock? %llu warp instructions are used up (max_insts)", (ull)S->max_insts);
-    if (!live && !S->ncopies) return OK;
+    int pending = S->ncopies + S->tensor_pending;
+    if (!live && !pending) return OK;
     if (S->mode == RANDOM && idle < 6 * n) {
       static const int slices[5] = {1, 4, 16, 64, 256};
-      u32 k = random_bits(S) % (u32)(n + (S->ncopies ? n / 4 + 1 : 0));
-      if ((int)k >= n) {        // now and then a copy lands instead
-        if (copy_run(S, (int)(random_bits(S) % (u32)S->ncopies))) return FAILED;
+      u32 k = random_bits(S) % (u32)(n + (pending ? n / 4 + 1 : 0));
+      if ((int)k >= n) {        // now and then something asynchronous happens instead
+        if (asynchronous(S, random_bits(S) % (u32)pending)) return FAILED;
         idle = 0;
         continue;
       }
@@ -145,12 +163,18 @@ static int run_cluster(Sim *S) {
     }
     idle = 0;
     if (progress) continue;
-    if (!S->ncopies) return report_deadlock(S);
-    if (copy_run(S, 0)) return FAILED;
+    if (!pending) return report_deadlock(S);
+    if (asynchronous(S, 0)) return FAILED;
   }
 }
 
 static void check_end(Sim *S, CTA *c) {
+  for (int i = 0; i < c->nallocs; i++)
+    if (c->alloc[i].alive) report(S, R_TMEM_LEFT, i, "a CTA ends with tensor memory columns %u to %u allocated", c->alloc[i].col, c->alloc[i].col + c->alloc[i].n - 1);
+  for (int i = 0; i < c->nmb; i++)
+    if (c->mb[i].alive && c->mb[i].signalled > c->mb[i].seen)
+      report(S, R_LATE, i, "a copy or tcgen05.commit signals the mbarrier at shared offset %d in phase %u, which no warp waited for before the CTA ended: it may come after the end",
+             (c->mb[i].addr & 0xffffff) - SMEM_BASE, c->mb[i].signalled);
   for (int q = 0; q < 16; q++)
     if (c->bar[q].n) report(S, R_BARRIER_LEFT, q, "named barrier %d left with %u of %u threads arrived at the end of a CTA", q, c->bar[q].n, c->bar[q].want);
   for (int w = 0; w + 3 < c->nw; w += 4)
@@ -162,7 +186,7 @@ static void check_end(Sim *S, CTA *c) {
 static int run_one(Sim *S, u32 x, u32 y, u32 z) {
   u32 *k = S->cluster;
   S->ctas = calloc(S->nctas, sizeof(CTA));
-  S->ncopies = 0;
+  S->ncopies = S->tensor_pending = 0;
   S->cluster_arrived = S->cluster_gen = 0;
   memset(&S->cluster_collecting, 0, sizeof(Clock));
   memset(&S->cluster_done, 0, sizeof(Clock));
@@ -200,7 +224,7 @@ int sim_run(void *shared) {
   S->nwarps = S->nctas * (int)threads / 32;
   for (int i = 0; i < S->npc; i++) S->any_wgmma |= S->code[i].op == OP_WGMMA;
   if (!threads || threads % 32) rc = fail(S, AT_LAUNCH, "a CTA of %u threads: only multiples of 32 are simulated", threads);
-  else if (3 * S->nwarps + S->nctas * MAX_MBARRIERS > CLOCKS) rc = fail(S, AT_LAUNCH, "%d warps in %d CTAs of a cluster: more agents than the clocks hold (%d)", S->nwarps, S->nctas, CLOCKS);
+  else if (AGENTS_PER_WARP * S->nwarps + S->nctas * MAX_MBARRIERS > CLOCKS) rc = fail(S, AT_LAUNCH, "%d warps in %d CTAs of a cluster: more agents than the clocks hold (%d)", S->nwarps, S->nctas, CLOCKS);
   for (u32 z = 0; z < g[2] && !rc; z += k[2])
     for (u32 y = 0; y < g[1] && !rc; y += k[1])
       for (u32 x = 0; x < g[0] && !rc; x += k[0]) {

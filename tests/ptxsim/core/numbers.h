@@ -21,3 +21,9 @@ u32 f32_to_e2m1(float f);
 
 static inline float flush(float x, int ftz) { return ftz && fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
 static inline u64 out_f32(float x, int ftz) { return x != x ? 0x7fffffff : bits_f32(flush(x, ftz)); }
+
+static inline float min_max_f32(float x, float y, int max, int nan) {
+  if (x != x || y != y) return nan || (x != x && y != y) ? NAN : x != x ? y : x;
+  if (x == y) return (max ? !signbit(x) : !!signbit(x)) ? x : y;      // -0 < +0
+  return (x > y) == max ? x : y;
+}

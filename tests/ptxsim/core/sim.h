@@ -3,8 +3,9 @@
 // Divergence: a warp is a set of fragments (pc, lanes). Fragments at one pc join.
 // Poison: every register, predicate and byte of shared memory carries whether it is defined; poison travels and is
 // reported where it decides something (branch, address, global store, barrier).
-// Happens-before: every agent has a component in vector clocks. Agents are the warps of the cluster, the wgmma of each
-// warp, the cp.async of each warp, and each mbarrier on behalf of the copies that signal it.
+// Happens-before: every agent has a component in vector clocks. Agents are the warps of the cluster, the wgmma or tcgen05
+// operations of each warp, the cp.async of each warp, its loads from and its stores to tensor memory, and each mbarrier on
+// behalf of the copies that signal it.
 #pragma once
 #include <math.h>
 #include <stdarg.h>
@@ -29,6 +30,9 @@ enum {
   SMEM_BASE = 1024,       // first shared byte of a CTA; below it lies what the system keeps
   MAX_MBARRIERS = 96,     // of a CTA
   CLOCKS = 448,           // components of a vector clock
+  AGENTS_PER_WARP = 5,
+  TMEM_LANES = 128, TMEM_COLUMNS = 512,
+  MAX_TMEM_BLOCKS = 16,   // allocations of tensor memory at a time
   ARM_A = 0x8000,         // mark in Warp.inflight: an A operand register, not an accumulator
 };
 // Generic addresses of the windows; launch.py and decode/ use the same numbers.
@@ -45,7 +49,8 @@ enum { AT_LAUNCH = -3, AT_DEADLOCK = -2, AT_NOTHING = -1 }; // Sim.errpc where i
 // Reports: launch.py holds the names, in this order.
 enum {
   R_UNINIT_BRANCH, R_UNINIT_STORE, R_UNINIT_ADDRESS, R_RACE, R_PROXY, R_WGMMA_READ, R_WGMMA_WRITE, R_WGMMA_FENCE, R_WGMMA_MOVE,
-  R_GLOBAL_RACE, R_MBARRIER_INIT, R_EXIT, R_BARRIER_LEFT, R_UNINIT_SYNC, R_MBARRIER_TWICE, R_LANE_RACE, R_WGMMA_COUNT
+  R_GLOBAL_RACE, R_MBARRIER_INIT, R_EXIT, R_BARRIER_LEFT, R_UNINIT_SYNC, R_MBARRIER_TWICE, R_LANE_RACE, R_WGMMA_COUNT,
+  R_TMEM_RACE, R_TMEM_LEFT, R_TMEM_LANE, R_TMEM_FENCE, R_TMEM_EARLY, R_LATE
 };
 
 // ---- what Python hands over (field by field the same in launch.py)
@@ -85,6 +90,7 @@ typedef struct {
   i64 tx;                 // bytes outstanding
   i32 addr, agent;
   u32 init_warp, init_clock;
+  u32 signalled, seen;    // phases that a copy or a commit has signalled, that some warp has waited for
   Clock collecting, done;     // of the running phase, of the last completed one
 } MBar;
 
@@ -109,6 +115,17 @@ typedef struct {
   u64 g;
   Clock *clock;
 } CpItem;
+
+// A tcgen05.mma, cp or commit in the queue of a warp.
+typedef struct {
+  int op, pc;
+  u32 number;             // in the order of the warp
+  u32 d, idesc, scale_a, scale_b, accumulate;     // tensor memory addresses; `d` of a commit: the mbarrier
+  u64 a, b;               // shared memory descriptors
+  Clock *clock;
+} TcItem;
+
+typedef struct { u32 col, n; int alive, freed_by; } TmemBlock;
 
 struct CTA;
 struct Sim;
@@ -140,6 +157,12 @@ typedef struct Warp {
   int ncq, ccq;
   u32 cp_open;
   u8 *local;              // [32][Sim.local]
+  TcItem *tq;
+  int ntq, ctq, tensor_lane;      // tensor_lane: which issues, or -1
+  u32 ntensor, nload, nstore;     // tcgen05 operations, loads from and stores to tensor memory so far
+  u8 *loading;            // register of a tcgen05.ld that no wait::ld followed
+  int nloading;
+  int synchronised, unfenced;     // since the last tcgen05.fence::after_thread_sync, ::before_thread_sync
 } Warp;
 
 typedef struct {
@@ -169,6 +192,12 @@ typedef struct CTA {
   NamedBarrier bar[16];
   Warp *w;
   int nw;
+  u32 *tmem;              // [lane][column]
+  u8 *tmem_defined;       // bit a byte
+  u16 *tmem_write_agent;  // per partition of 32 lanes and column, as in shared memory
+  u32 *tmem_write_clock, *tmem_reads;
+  TmemBlock alloc[MAX_TMEM_BLOCKS];
+  int nallocs, relinquished;      // relinquished: by warp - 1
 } CTA;
 
 // An asynchronous copy into shared memory that has not happened yet.
@@ -204,12 +233,12 @@ typedef struct Sim {
   i32 nreports, max_reports;
   char err[6000];
   i32 errpc, cta_index;
-  u64 insts, bulk_bytes, wgmmas, mmas;
+  u64 insts, bulk_bytes, wgmmas, mmas, ummas;
   // ---- private
   CTA *ctas;
   int nctas, nwarps;      // of the cluster
   Copy *copies;
-  int ncopies, max_copies;
+  int ncopies, max_copies, tensor_pending;
   u32 cluster_arrived, cluster_gen;
   Clock cluster_collecting, cluster_done;
   int any_wgmma;
@@ -307,6 +336,24 @@ int op_wgmma(Step *x);
 int op_wgmma_wait(Step *x);
 void wgmma_hazards(Step *x);
 int wgmma_move(Step *x);
+// tmem.c, umma.c
+int tmem_tensor_agent(Warp *W);
+int tmem_range(CTA *c, int pc, u32 col, u32 n, const char *what);
+void tmem_access(CTA *c, int pc, u32 parts, u32 col, u32 n, const Clock *v, int agent, u32 now, int write);
+void tmem_used(Step *x);
+void tmem_signals(Step *x);
+void tmem_hazards(Step *x);
+int op_tc_fence(Step *x);
+int op_tmem_alloc(Step *x);
+int op_tmem_dealloc(Step *x);
+int op_tmem_relinquish(Step *x);
+int op_tmem_ld(Step *x);
+int op_tmem_st(Step *x);
+int op_tmem_wait(Step *x);
+int umma_run(Sim *S, Warp *W);
+int op_umma(Step *x);
+int op_umma_cp(Step *x);
+int op_umma_commit(Step *x);
 // alu.c
 int op_alu(Step *x);
 // warp.c

@@ -69,6 +69,16 @@ static int execute(Step *x) {
       W->wgmma_open++;
       return OK;
     case OP_WG_WAIT: return op_wgmma_wait(x);
+    case OP_TMEM_ALLOC: return op_tmem_alloc(x);
+    case OP_TMEM_DEALLOC: return op_tmem_dealloc(x);
+    case OP_TMEM_RELINQUISH: return op_tmem_relinquish(x);
+    case OP_TMEM_LD: return op_tmem_ld(x);
+    case OP_TMEM_ST: return op_tmem_st(x);
+    case OP_TMEM_WAIT: return op_tmem_wait(x);
+    case OP_TC_FENCE: return op_tc_fence(x);
+    case OP_TC_MMA: return op_umma(x);
+    case OP_TC_CP: return op_umma_cp(x);
+    case OP_TC_COMMIT: return op_umma_commit(x);
     default: return op_alu(x);
   }
 }
@@ -147,6 +157,7 @@ static int run_fragment(Sim *S, Warp *W, int index, int budget) {
         if (!moved && I->op != OP_WGMMA) wgmma_hazards(&x);
         put_off = moved == 1;
       }
+      if (W->nloading) tmem_hazards(&x);
       int r = put_off ? OK : execute(&x);
       if (r == FAILED) return FAILED;
       if (r == BLOCKED) {

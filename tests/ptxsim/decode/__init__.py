@@ -1,12 +1,12 @@
 """PTX text -> the table of instructions that core/ executes.
 
-The opcodes understood are exactly those that a `form` in alu.py, memory.py or sync.py matches as a whole; anything else, an unknown
+The opcodes understood are exactly those that a `form` in alu.py, memory.py, sync.py or tensor.py matches as a whole; anything else, an unknown
 suffix included, is an error that names the line, when the text is decoded.
 """
 import numpy as np
 
 from ..parse import PtxError, parse
-from . import alu, memory, sync     # noqa: F401 (they register the forms)
+from . import alu, memory, sync, tensor     # noqa: F401 (they register the forms)
 from .operands import Decoder, Unsupported, find_form
 
 
