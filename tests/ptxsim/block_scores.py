@@ -11,6 +11,7 @@ import numpy as np
 from jax_fp4_indexer.configs import block_scores as config
 from support import check
 
+from . import tensor_map
 from .launch import Memory, run
 
 POISON = 0x7FC12345             # a NaN that no kernel writes: slots that keep it were not written
@@ -65,6 +66,14 @@ class Outcome:
             raise AssertionError(f"{name}:\n" + "\n".join(found))
 
 
+def _bytes_of(param, address, args):
+    """What the launcher passes for an entry of a kernel's `params`."""
+    (kind, what), = param.items()
+    if kind == "tensor_map":
+        return tensor_map.encode(what, args, address[what["buffer"]])
+    return struct.pack({"buffer": "<Q", "i32": "<i", "i64": "<q"}[kind], address[what] if kind == "buffer" else args[what])
+
+
 def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, multiprocessors=MULTIPROCESSORS, races=True, elect_last=False,
                 max_insts=MAX_INSTS):
     """All launches of `variant` (kernels: its compiled kernels in order) over `inp` (support.inputs.Inputs). Returns an Outcome.
@@ -86,7 +95,7 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
     outcome = Outcome(scores, [], [])
     for first_page in range(0, max(N, 1), max(pages, 1)) if variant.passes == "pages" else [0]:
         for kernel in kernels:
-            params = [struct.pack("<Q", address[p["buffer"]]) if "buffer" in p else struct.pack("<i", {**args, "first_page": first_page}[p["i32"]]) for p in kernel.params]
+            params = [_bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
             result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
                          max_insts=max_insts, elect_last=elect_last)

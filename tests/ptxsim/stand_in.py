@@ -61,16 +61,28 @@ class Device:
                 view.view(np.uint32)[:] = POISON
             self.address[name] = self.memory.add(name, view, alignments[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
 
+    def _moved(self, param, value):
+        """The bytes of a parameter with the simulator's address in place of the caller's."""
+        (kind, what), = param.items()
+        if kind == "tensor_map" and any(value):
+            return self.address[what["buffer"]].to_bytes(8, "little") + value[8:]
+        return self.address[what].to_bytes(8, "little") if kind == "buffer" else value
+
     def _launch(self, symbol, grid, block, cluster, shared, params):
         try:
             kernel = self.kernels[symbol.decode()]
-            names = [next(iter(p.values())) for p in kernel.params]
-            sizes = [size for _, size in kernel.program.params]
-            given = {n: int.from_bytes(C.string_at(params[i], sizes[i]), "little", signed=sizes[i] == 4) for i, n in enumerate(names)}
+            raw = [C.string_at(p, size) for p, (_, size) in zip(params, kernel.program.params)]
+            given = {}
+            for p, value in zip(kernel.params, raw):
+                (kind, what), = p.items()
+                if kind == "tensor_map":        # starts with the address of the buffer
+                    given.setdefault(what["buffer"], int.from_bytes(value[:8], "little"))
+                else:
+                    given[what] = int.from_bytes(value, "little", signed=kind != "buffer")
             self.launched.append(symbol.decode())
             if self.address is None:
                 self._place(given, kernel.alignments)
-            raw = [(self.address.get(n, given[n]) % (1 << 8 * size)).to_bytes(size, "little") for n, size in zip(names, sizes)]
+            raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
             result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
             self.problems += [f"{kernel.name}: {f}" for f in result.faults]

@@ -1,6 +1,13 @@
-"""The 128-byte tensor map of the device, decoded. The layout of its bits is inferred from what the DSL's host code writes, not from a document."""
+"""The 128-byte tensor map of the device. The layout of its bits is inferred from what the DSL's host code writes, not from a document.
+
+    raw = encode({"buffer": "k", "dtype": "u8", "dims": [64, "num_pages*heads_kv*128"], ...}, {"num_pages": 9, ...}, address)
+    decode(raw).box
+"""
+import ctypes as C
 import dataclasses
 import struct
+
+from . import native
 
 _BITS = [8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4]      # u8 u16 u32 s32 u64 s64 f16 f32 f32-ftz f64 bf16 u4 (16 elements in 8 bytes)
 
@@ -25,3 +32,34 @@ def decode(raw):
     dims = [w[4] & 0xFFFFFFFF, w[4] >> 32, w[5] & 0xFFFFFFFF, w[5] >> 32, w[6] & 0xFFFFFFFF]
     box = [w[6] >> 56, *(w[7] >> (8 * i) & 255 for i in range(4))]
     return TensorMap(w[0], _BITS[w[1] >> 7 & 15], w[1] >> 13 & 3, [x + 1 for x in dims[:rank]], [16 * x for x in strides[:rank - 1]], [x + 1 for x in box[:rank]])
+
+
+DTYPES = {"u8": 0, "u16": 1, "u32": 2, "i32": 3, "f16": 6, "f32": 7, "bf16": 9}       # numbers of the driver, names of the manifest
+SWIZZLES, PROMOTIONS = ["none", "32", "64", "128"], ["none", "64", "128", "256"]
+
+
+def _value(extent, scalars):
+    """An integer, a name, or a product of such: "heads_kv*8192"."""
+    result = 1
+    for factor in str(extent).split("*"):
+        result *= int(factor) if factor.strip().isdigit() else scalars[factor.strip()]
+    return result
+
+
+def encode(recipe, scalars, address):
+    """128 bytes of a manifest's recipe, made by the stand-in driver, as the launcher has the driver make them. Zeros for a tensor without elements.
+
+    ValueError for what the driver refuses.
+    """
+    dims, strides = ([_value(e, scalars) for e in recipe[key]] for key in ("dims", "strides"))
+    out, rank = (C.c_char * 128)(), len(dims)
+    if min(dims) <= 0:
+        return out.raw
+    wide = lambda values: (C.c_uint64 * rank)(*values)
+    narrow = lambda values: (C.c_uint32 * rank)(*values)
+    driver = C.CDLL(str(native.build("libcuda", "driver")))
+    refused = driver.cuTensorMapEncodeTiled(out, DTYPES[recipe["dtype"]], rank, C.c_void_p(address), wide(dims), wide(strides), narrow(recipe["box"]), narrow([1] * rank), 0,
+                                            SWIZZLES.index(recipe["swizzle"]), PROMOTIONS.index(recipe["l2_promotion"]), 0)
+    if refused:
+        raise ValueError(f"the driver refuses the tensor map {recipe}: dims {dims}, strides {strides}, address {address:#x}")
+    return out.raw

@@ -159,3 +159,21 @@ def test_tensor_map_bits():
     with pytest.raises(ValueError, match="not simulated"):
         tensor_map.decode(bytes(raw[:24]) + b"\0\0\0\0\1\0\0\0" + bytes(raw[32:]))
 
+
+
+def test_tensor_maps_of_the_stand_in_driver():
+    """Against maps that the DSL's host code wrote for a page pool: codes as 4-bit elements, scales as 16-bit ones."""
+    k = dict(buffer="k", dtype="u8", dims=[64, 128, "pages*heads"], strides=[64, 8192], box=[64, 128, 1], swizzle="64", l2_promotion="128")
+    words = np.frombuffer(tensor_map.encode(k, dict(pages=40, heads=2), 0x7F0000101000), np.uint64)
+    dsl = [0x7F0000101000, 0x4002445A2, 0x200, 0, 0x7F0000007F, 0x4F, 0x7F00000000000000, 0x7F]
+    u4, sixty_four = 11 << 7, 0x40          # the element type and the widths in elements are what differs
+    dsl[1] &= ~u4
+    dsl[4] -= sixty_four
+    dsl[6] -= sixty_four << 56
+    assert [int(x) for x in words] == dsl + [0] * 8
+    scales = dict(buffer="k_scale", dtype="u16", dims=[256, 2, "pages*heads"], strides=[512, 1024], box=[256, 2, 1], swizzle="none", l2_promotion="128")
+    words = np.frombuffer(tensor_map.encode(scales, dict(pages=40, heads=2), 0x7F0000301000), np.uint64)
+    assert [int(x) for x in words[:8]] == [0x7F0000301000, 0x20000400A2, 0x40, 0, 0x1000000FF, 0x4F, 0xFF00000000000000, 1]
+    with pytest.raises(ValueError, match="refuses"):
+        tensor_map.encode({**k, "box": [128, 128, 1]}, dict(pages=40, heads=2), 0x7F0000101000)         # wider than the swizzle
+    assert tensor_map.encode(k, dict(pages=0, heads=2), 0x7F0000101000) == bytes(128)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define API __attribute__((visibility("default")))
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500, LAUNCH_FAILED = 719, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 enum { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, CLUSTER_DIMENSION = 4, MAX_KERNELS = 512 };
 
 typedef struct { unsigned grid[3], block[3], shared; void *stream; void *attributes; unsigned num_attributes; } LaunchConfig;
@@ -22,7 +22,7 @@ API void stand_in_device(int major, int minor, int multiprocessors, Launch launc
 }
 
 API int cuGetErrorString(int e, const char **s) {
-  *s = e == LAUNCH_FAILED ? "the simulated launch failed" : e == NOT_SUPPORTED ? "not part of the stand-in driver" : "error of the stand-in driver";
+  *s = e == LAUNCH_FAILED ? "the simulated launch failed" : "error of the stand-in driver";
   return SUCCESS;
 }
 
@@ -73,11 +73,4 @@ API int cuLaunchKernelEx(const LaunchConfig *c, void *kernel, void **params, voi
     if (a[i].id == CLUSTER_DIMENSION) memcpy(cluster, a[i].cluster, sizeof cluster);
   if (extra || !device.launch) return INVALID_VALUE;
   return device.launch(kernel, c->grid, c->block, cluster, c->shared, params) ? LAUNCH_FAILED : SUCCESS;
-}
-
-// No kernel of the tree takes a tensor map yet.
-API int cuTensorMapEncodeTiled(void *out, int dtype, uint32_t rank, void *address, const uint64_t *dims, const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
-                               int interleave, int swizzle, int l2, int fill) {
-  (void)out, (void)dtype, (void)rank, (void)address, (void)dims, (void)strides, (void)box, (void)element_strides, (void)interleave, (void)swizzle, (void)l2, (void)fill;
-  return NOT_SUPPORTED;
 }
