@@ -6,7 +6,7 @@
 #   make test-all       make test, then every kernel over every case in the PTX simulator, two rebuilds of every cubin compared, and the Bazel build
 #                       where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
-#   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit)
+#   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit);   make racecheck | synccheck: a choice of them that runs every kernel
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -26,7 +26,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck racecheck synccheck benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -67,10 +67,15 @@ test-gpu: cubins library
 	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
 
 memcheck: cubins library
-	$(BIN)/python tests/parity/sanitize.py --size small
+	$(BIN)/python tests/parity/sanitize.py --rows small
+
+racecheck synccheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool $@
 
 benchmark-all: cubins library
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/report.py
 
 # Fetches nothing where Bazel reads WORKSPACE (4 to 7): tools/bazel/stubs stands for the rule repositories.
 bazel-test: venv

@@ -1,15 +1,18 @@
-"""Every named case, both formats (for the headline cases also public scales and plain XLA), into `benchmarks/results/<card>/block_scores.json`, with the roofline plot beside it.
+"""Every named case, both formats (for the headline cases also public scales and plain XLA), into `benchmarks/results/<card>/block_scores.json`.
 
-    python benchmarks/run.py [CASE ...] [--out FILE]
+    python benchmarks/run.py [CASE ...] [--quick] [--out FILE]      then: python benchmarks/report.py
+
+The file is written anew after every row, so that a run cut short keeps what it has.
 """
 import argparse
 import json
 import pathlib
+import time
 
 import jax
+from rich.console import Console
 
-from jax_fp4_indexer.bench import run, shapes
-from roofline import plot
+from jax_fp4_indexer.bench import limits, run, shapes
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 
@@ -19,28 +22,45 @@ def card():
     return jax.devices()[0].device_kind.lower().replace("nvidia", "").strip().replace(" ", "-")
 
 
+def plan(cases, quick):
+    """(case, scale layout, whether plain XLA runs beside it), most wanted first. Plain XLA and public scales of the headline cases only: of all they would take many minutes."""
+    headline = [case for case in cases if case.name in shapes.HEADLINE]
+    others = [case for case in cases if case not in headline]
+    rows = [(case, "preordered_mma", not quick) for case in headline] + [(case, "preordered_mma", False) for case in others]
+    return rows if quick else rows + [(case, "public", False) for case in headline]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*")
+    parser.add_argument("cases", nargs="*", help="names, or all (the default; with --quick the headline cases)")
+    parser.add_argument("--quick", action="store_true", help="preordered scales only, no plain XLA, three bursts a row")
     parser.add_argument("--formats", default="nvfp4,mxfp4")
     parser.add_argument("--implementation", default=None)
-    parser.add_argument("--no-xla", action="store_true")
     parser.add_argument("--out", default=None)
     parser.add_argument("--iters", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=None, help="bursts a row (default 7, with --quick 3)")
+    parser.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further row starts")
     args = parser.parse_args()
+    start = time.monotonic()
     out = pathlib.Path(args.out) if args.out else RESULTS / card() / "block_scores.json"
-    chosen = shapes.select(args.cases or ("all",))
-    headline = [case for case in chosen if case.name in shapes.HEADLINE]
-    others = [case for case in chosen if case not in headline]
-    rows = []
-    # Plain XLA and public scales beside the headline cases only: of all they would take many minutes.
-    for cases, layouts, xla in ((headline, ("preordered_mma",), not args.no_xla), (others, ("preordered_mma",), False), (headline, ("public",), False)):
-        if cases:
-            rows += run.run(cases, args.formats.split(","), layouts, args.implementation, warmup=2, iters=args.iters, repeats=args.repeats, xla=xla, limits=True, json_path=None)
-            out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rates = limits.measure()
+    print(run.describe(rates), f"({time.monotonic() - start:.1f} s)", flush=True)
+    rows, left_out = [], []
+    for case, layout, xla in plan(shapes.select(args.cases or (shapes.QUICK if args.quick else ("all",))), args.quick):
+        for fmt in args.formats.split(","):
+            if fmt not in case.formats:
+                continue
+            if time.monotonic() - start > args.time_limit:
+                left_out.append(f"{case.name} {fmt} {layout}")
+                continue
+            begin = time.monotonic()
+            rows.append(run.run_case(case, fmt, layout, args.implementation, rates=rates, warmup=2, iters=args.iters, repeats=args.repeats or (3 if args.quick else 7), xla=xla))
+            row = rows[-1]
+            print(f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), sustained {row['sustained_us']:.2f} us; took {time.monotonic() - begin:.1f} s", flush=True)
             out.write_text(json.dumps(rows, indent=1) + "\n")
-    plot(rows, out.with_suffix(".png"))
+    Console(width=180).print(run.table(rows))
+    print(f"{len(rows)} rows in {time.monotonic() - start:.0f} s, left out: {left_out or 'none'}; wrote {out}")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ constexpr std::int64_t kPage = 128, kCodeBytes = 64;
 // XLA:CPU aligns its buffers to 64 bytes; there only a stand-in driver runs.
 constexpr std::uintptr_t kHostAlignment = 64;
 
+// Times that XLA ran the execute stage: a program replayed from a captured graph does not. Tests and benchmarks tell the two apart by it.
+std::atomic<std::int64_t> executions{0};
+
 struct DevicePlan {
   std::atomic<bool> ready{false};
   DeviceInfo device;
@@ -243,6 +246,7 @@ ffi::Error Prepare(BlockScoresState* s) {
 }
 
 ffi::Error Execute(cu::Stream stream, BlockScoresState* s, JFI_BUFFERS(JFI_PARAMETER) ffi::Result<ffi::AnyBuffer> scores, ffi::Result<ffi::AnyBuffer> scratch) {
+  executions.fetch_add(1, std::memory_order_relaxed);
   return ToFfi(NoThrow([&] {
     return ExecuteDevice(stream, *s, {JFI_BUFFERS(JFI_OPERAND) Operand{"scores", *scores, ffi::DataType::F32, 16}, Operand{"scratch", *scratch, ffi::DataType::U8, 128}}, 4096);
   }));
@@ -285,6 +289,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jfi_block_scores_execute_on_host, jfi::ExecuteOnHo
 
 JFI_EXPORT XLA_FFI_TypeId* jfi_block_scores_state_type_id() { return &jfi::BlockScoresState::id; }
 JFI_EXPORT const XLA_FFI_TypeInfo* jfi_block_scores_state_type_info() { return &jfi::kStateInfo; }
+JFI_EXPORT std::int64_t jfi_block_scores_executions() { return jfi::executions.load(std::memory_order_relaxed); }
 JFI_EXPORT std::int64_t jfi_block_scores_scratch_bytes(int prefill, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
   return jfi::ScratchBytes(prefill != 0, num_seqs, tokens, heads_kv, pages);
 }

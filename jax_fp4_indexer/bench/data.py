@@ -77,11 +77,11 @@ jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data)
 
 
 def op(case, fmt, scale_layout, implementation):
-    """The case as a function of (data, page list)."""
-    def call(data, kv_indices):
+    """The case as a function of (data, number of the call in its program)."""
+    def call(data, i):
         return jfi.fp4_indexer_block_scores(
             data.q, data.k, data.q_scale, data.k_scale, data.cu_seqlens_q, data.cu_seqlens_k, data.cu_page_offsets,
-            max_seqlen_q=max(case.q_lens), max_seqlen_k=max(case.k_lens), kv_indices=kv_indices, fp4_format=fmt, causal=case.causal,
+            max_seqlen_q=max(case.q_lens), max_seqlen_k=max(case.k_lens), kv_indices=data.kv_indices[i], fp4_format=fmt, causal=case.causal,
             scale_layout=scale_layout, implementation=implementation)
     return call
 
@@ -95,7 +95,8 @@ def plain_xla(case, fmt):
         return None
     pages = k_len // 128
 
-    def call(data, kv_indices):
+    def call(data, i):
+        kv_indices = data.kv_indices[i]
         dequantise = lambda c, s: jfi.dequantize(c, s, fmt).astype(jnp.bfloat16)
         q = dequantise(data.q, data.q_scale).reshape(batch, q_len, heads_kv, case.heads_q // heads_kv, 128)
         k = dequantise(data.k[kv_indices], data.k_scale[kv_indices]).reshape(batch, pages, heads_kv, 128, 128)

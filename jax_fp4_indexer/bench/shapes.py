@@ -112,6 +112,7 @@ CASES = {case.name: case for case in (
 )}
 
 HEADLINE = ("prefill_q8k_k8k", "decode_8k", "decode_16k", "decode_32k", "decode_64k")
+QUICK = ("prefill_q8k_k8k", "prefill_q8k_k8k_mixed", "prefill_q8k_k8k_wide", "decode_8k", "decode_64k", "decode_skewed", "decode_b1_128k")
 
 
 def select(names):

@@ -1,101 +1,114 @@
-"""Clocks.
+"""Microseconds a call: in a burst, and sustained.
 
-A program is one jitted function with `iters` calls in it, each on its own page list, so that L2 is cold and Python is out of the way. It returns one
-number that hangs on every result: no call can be left out, and results stay in XLA's own memory, at the same addresses in every run.
-*burst*: the slope between a program and one twice as long, both run a few times right after an idle pause (the power cap has not bitten yet); the
-time to start a program and to wait for it cancels. *sustained*: programs queued back to back for a while; the second half of that time counts.
+On a CUDA GPU the device's clock is read inside the program (`clock.stamp`), so neither the host's clock nor what the host does to start a program is in a
+figure. A program is
+
+    stamp, `lead` calls, stamp, n calls, stamp, stamp
+
+and a call takes ((third - second) - (fourth - third)) / n: from the start of one call to the start of the next; what a stamp costs cancels. The calls of a program
+read different pages (`data.Data`), so that L2 is cold and XLA cannot compute two calls once; stamps and calls are ordered by data.
+
+burst       one run after a pause, in which the card cools and its clock recovers; median of several. The calls before the second stamp wake it up.
+sustained   programs of `SUSTAINED_S` or `SUSTAINED_CALLS`, one after the other for a while, so that the power cap sets the clock; median of the second half of that
+            time. `busy` is the share of it between first and last stamps. One at a time: two in flight alternate between two sets of buffers, and XLA
+            captures their graphs anew each time, which takes the host longer than a short call takes the device.
+
+Elsewhere (`host.py`) both are differences of host clocks.
 """
+import dataclasses
 import statistics
-import subprocess
-import threading
 import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from jax_fp4_indexer.bench import clock, host
+from jax_fp4_indexer.bench.card import Card
+
+IDLE_S = 0.08           # after it the clock was at its maximum in every run
+SUSTAINED_S, SUSTAINED_CALLS = 0.012, 160       # of a program
 
 
-def program(call, iters):
-    """(data) -> one number that depends on every one of `iters` calls."""
-    def run(data):
-        # the barrier keeps XLA from computing only the one slot that is used
-        return sum(jax.lax.optimization_barrier(call(data, data.kv_indices[i]))[0, 0, 0] for i in range(iters))
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Microseconds a call: medians and ranges (largest - smallest). MHz are those of the SMs' own counters; `card` maps "burst" and "sustained" to `Card.summary`.
+    What a host clock cannot tell is None."""
+    burst_us: float
+    burst_spread_us: float
+    sustained_us: float
+    sustained_spread_us: float
+    burst_mhz: float | None
+    sustained_mhz: float | None
+    busy: float | None
+    first_s: float
+    method: str
+    card: dict
+
+
+def program(call, counts):
+    """Jitted (args) -> ticks: a stamp before each of the groups of calls that `counts` names, and one at the end.
+
+    call(args, i) -> array or arrays, computes call number i of the program. `args` is a pytree; its first leaf carries the order: every call must use it.
+    """
+    def run(args):
+        (x, *rest), tree = jax.tree.flatten(args)
+        ticks, results, i = [], [], 0
+        for count in (*counts, None):
+            x, now = clock.stamp(x, *jax.tree.leaves(results))
+            ticks.append(now)
+            if count is not None:
+                ordered = jax.tree.unflatten(tree, (x, *rest))
+                results = [call(ordered, i + j) for j in range(count)]
+                i += count
+        return jnp.stack(ticks)
     return jax.jit(run)
 
 
-def _once(fn, *args):
+def per_call(ticks, counts):
+    """(us a call, MHz) of a run of `program(call, (lead, *timed, 0))`."""
+    us, mhz = clock.read(ticks)
+    timed = counts[1:-1]
+    return float(sum(us[1:-1]) - len(timed) * us[-1]) / sum(timed), float(np.mean(mhz[1:-1]))
+
+
+def measure(call, args, counts, repeats, warmup=2, seconds=0.3, idle=IDLE_S, more=None):
+    """-> Times of `call(args, i)` (see `program`).
+
+    counts: calls before timing, then one or more timed groups. `more`: the most calls that a program of the sustained time may have (default: no more than
+    the burst's). first_s includes XLA's compilation.
+    """
+    counts = (*counts, 0)
+    if not clock.available():
+        return Times(**host.measure(call, args, sum(counts[1:]), repeats, warmup, seconds, idle), burst_mhz=None, sustained_mhz=None, busy=None, method="host clock", card={})
+    fn, card = program(call, counts), Card()
     start = time.perf_counter()
-    jax.block_until_ready(fn(*args))
-    return time.perf_counter() - start
+    jax.block_until_ready(fn(args))
+    first = time.perf_counter() - start
+    for _ in range(warmup):
+        jax.block_until_ready(fn(args))
+    bursts = []
+    for _ in range(repeats):
+        time.sleep(idle)
+        ticks = fn(args)
+        card.sample()                   # while it runs
+        bursts.append(per_call(ticks, counts))
+    us, mhz = zip(*bursts)
+    burst_us, state = statistics.median(us), {"burst": card.summary()}
 
-
-def _burst(fn, data, idle, runs=4):
-    """Seconds of a run: the median of a few right after a pause, without the first, which wakes the card up."""
-    time.sleep(idle)
-    return statistics.median([_once(fn, data) for _ in range(runs)][1:])
-
-
-def measure(call, data, iters, repeats, warmup=2, seconds=0.3, idle=0.06):
-    """-> dict(burst_us, burst_spread_us, sustained_us, first_s): microseconds a call; first_s includes XLA's compilation of the program."""
-    short, long = program(call, iters), program(call, 2 * iters)
-    first = _once(short, data)
-    for fn in (long, *(short, long) * warmup):
-        _once(fn, data)
-    slopes = [(_burst(long, data, idle) - _burst(short, data, idle)) / iters for _ in range(repeats)]
-    queue = max(2, int(0.02 / max(_once(long, data), 1e-6)))           # 20 ms of work in flight
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 4:
-        times.append(_once(lambda d: [long(d) for _ in range(queue)], data) / (queue * 2 * iters))
-    return {"burst_us": statistics.median(slopes) * 1e6, "burst_spread_us": (max(slopes) - min(slopes)) * 1e6,
-            "sustained_us": statistics.median(times[len(times) // 2:]) * 1e6, "first_s": first}
-
-
-def limits():
-    """Measured ceilings of the default device: copy and read GB/s (bytes read plus written), bf16 GEMM TFLOP/s."""
-    on_gpu = jax.default_backend() == "gpu"
-    n = (1 << 30) if on_gpu else (1 << 24)
-    size = 8192 if on_gpu else 512
-    x = jnp.arange(n, dtype=jnp.uint32)
-    copy = jax.jit(lambda x: x + jnp.uint32(1))
-    read = jax.jit(jnp.max)
-    a = jax.random.normal(jax.random.key(0), (size, size), jnp.bfloat16)
-    gemm = jax.jit(lambda a: jnp.dot(a, a.T))
-    result = {}
-    for name, fn, arg, work in (("copy_gbs", copy, x, 8 * n), ("read_gbs", read, x, 4 * n), ("gemm_tflops", gemm, a, 2 * size ** 3 / 1e3)):
-        _once(fn, arg)
-        times = [_once(lambda v: [fn(v) for _ in range(4)], arg) / 4 for _ in range(5)]
-        result[name] = work / statistics.median(times) / 1e9
-    return result
-
-
-class CardState:
-    """Samples clock, power and the reason of any limit through nvidia-smi while a block of code runs."""
-    FIELDS = "clocks.sm,power.draw.instant,clocks_event_reasons.active"
-
-    def __enter__(self):
-        self.samples, self._stop = [], threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def _sample(self):
-        while not self._stop.is_set():
-            try:
-                line = subprocess.run(["nvidia-smi", f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-i", "0"],
-                                      capture_output=True, text=True, timeout=5).stdout.strip()
-            except (OSError, subprocess.TimeoutExpired):
-                return
-            parts = [p.strip() for p in line.split(",")]
-            if len(parts) == 3:
-                self.samples.append(parts)
-            self._stop.wait(0.1)
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
-
-    def summary(self):
-        """{} where there is no nvidia-smi."""
-        if not self.samples:
-            return {}
-        clocks, power = ([float(s[i]) for s in self.samples] for i in (0, 1))
-        return {"sm_clock_mhz": statistics.median(clocks), "power_w": max(power), "limit_reasons": sorted({s[2] for s in self.samples})}
+    calls = int(min(SUSTAINED_S * 1e6 / burst_us, SUSTAINED_CALLS, more or 0))
+    if calls > 2 * sum(counts):
+        counts = (1, calls - 1, 0)
+        fn = program(call, counts)
+        for _ in range(1 + warmup):
+            jax.block_until_ready(fn(args))
+    runs, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(runs) < 6:
+        ticks = fn(args)
+        card.sample()
+        runs.append(jax.block_until_ready(ticks))
+    state["sustained"] = card.summary()
+    runs = np.stack([np.asarray(ticks) for ticks in runs[len(runs) // 2:]])
+    sustained_us, sustained_mhz = zip(*(per_call(ticks, counts) for ticks in runs))
+    return Times(burst_us, max(us) - min(us), statistics.median(sustained_us), max(sustained_us) - min(sustained_us), statistics.median(mhz),
+                 statistics.median(sustained_mhz), clock.busy(runs), first, "device clock", state)

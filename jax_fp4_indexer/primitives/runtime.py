@@ -134,6 +134,13 @@ def capability_of(device):
     return (int(match[1]), int(match[2])) if match else None
 
 
+def executions():
+    """How often XLA has run the handler's execute stage in this process: once a call, except where it replays a captured graph. Loads the library."""
+    count = load().jfi_block_scores_executions
+    count.restype = ctypes.c_int64
+    return count()
+
+
 def unsupported_reason():
     """One sentence that says why the kernels cannot run on the default backend's GPU, and what to do; None if they can, or if there is none.
 

@@ -34,7 +34,8 @@ def test_needs_no_cuda_library_and_exports_its_own_symbols_only(built):
     assert not re.search(r"NEEDED.*(cuda|cudart)", dynamic)
     exported = {line.split()[-1] for line in dynamic.splitlines() if re.search(r" (GLOBAL|WEAK|UNIQUE)\s+DEFAULT\s+\d+ ", line)}
     assert exported == {"jfi_ffi_api_version", "jfi_set_cubin_dir", "jfi_choose_variant",
-                        *("jfi_block_scores_" + n for n in ("instantiate", "prepare", "execute", "execute_on_host", "state_type_id", "state_type_info", "scratch_bytes"))}
+                        *("jfi_block_scores_" + n for n in ("instantiate", "prepare", "execute", "execute_on_host", "state_type_id", "state_type_info", "scratch_bytes", "executions")),
+                        *("jfi_clock_" + n for n in ("prepare", "execute", "execute_on_host"))}
 
 
 def test_api_version_is_that_of_the_headers(library, ffi_headers):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 SYMBOLS = ("jfi_ffi_api_version", "jfi_set_cubin_dir", "jfi_choose_variant", "jfi_block_scores_instantiate", "jfi_block_scores_prepare",
-           "jfi_block_scores_execute")
+           "jfi_block_scores_execute", "jfi_clock_prepare", "jfi_clock_execute")
 
 
 def check(path):
