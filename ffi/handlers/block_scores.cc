@@ -166,17 +166,19 @@ Status CheckShape(const Operand& o, const std::vector<std::int64_t>& want) {
 
 // Bytes of the scratch result: configs/block_scores.py::scratch_bytes, repeated here so that a program lowered by another version
 // cannot make a kernel write past its end (a test compares the two). -1 if the size overflows.
-std::int64_t ScratchBytes(bool prefill, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
+std::int64_t ScratchBytes(bool prefill, bool two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
   if (!prefill) return 16;
   const auto align = [](std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; };
   const std::int64_t chunks = (tokens + 127) / 128;
-  std::int64_t slots, flags, wide, total;
-  if (__builtin_mul_overflow(pages, heads_kv, &slots) || __builtin_mul_overflow(slots, std::int64_t{4}, &flags) ||
-      __builtin_mul_overflow(slots, std::int64_t{128 * 128 * 2}, &wide))
-    return -1;
-  const std::int64_t head = 64 + (tokens / 16 + num_seqs) * 64 + chunks * 512 + 2 * align(chunks * 4, 64);
-  const std::int64_t query_flags = (tokens + 15) / 16 * 4;
-  return __builtin_add_overflow(align(head + align(flags, 64) + query_flags, 1024), wide, &total) ? -1 : total;
+  std::int64_t slots, all;
+  // 2^18 bytes a slot are more than all of its tables and pages
+  if (__builtin_mul_overflow(pages, heads_kv, &slots) || __builtin_mul_overflow(slots, std::int64_t{1} << 18, &all)) return -1;
+  const std::int64_t entries = tokens / 16 + num_seqs;
+  const std::int64_t head = 64 + entries * 64 + chunks * 512 + 2 * align(chunks * 4, 64);
+  const std::int64_t wide = align(head + align(slots * 4, 64) + (tokens + 7) / 8 * 4, 1024) + slots * (128 * 128 * 2);
+  if (!two_forms) return wide;
+  const std::int64_t tables = align(slots * 4, 64) + align((slots + heads_kv) * 4, 64) + align(slots * 12, 64) + entries * heads_kv * 64;
+  return align(wide + tables, 1024) + slots * (128 * 128);
 }
 
 enum { kQ, kK, kQScale, kKScale, kKvIndices, kCuSeqlensQ, kCuSeqlensK, kCuPageOffsets, kQoOffset, kHeadScale, kScores, kScratch, kNumBuffers };
@@ -204,7 +206,7 @@ Status ExecuteDevice(cu::Stream stream, BlockScoresState& s, const Operands& b, 
   JFI_RETURN_IF_ERROR(CheckShape(b[kScores], {heads_q, k_tiles, tokens}));
   if (heads_q == 0 || k_tiles == 0 || tokens == 0) return {};  // nothing to write; a grid of nothing is an error
 
-  const std::int64_t need = ScratchBytes(s.request.path == "prefill", num_seqs, tokens, heads_kv, s.pages_per_pass), have = dim(kScratch, 0);
+  const std::int64_t need = ScratchBytes(s.request.path == "prefill", s.groups == 4, num_seqs, tokens, heads_kv, s.pages_per_pass), have = dim(kScratch, 0);
   if (need < 0 || have < need)
     return BadArgument(kOp, "scratch", std::to_string(have) + " bytes", (need < 0 ? "more than 2^63" : std::to_string(need)) + " bytes for " + std::to_string(s.pages_per_pass) + " pages a pass",
                        "lower the program again with this version of jax_fp4_indexer");
@@ -290,6 +292,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jfi_block_scores_execute_on_host, jfi::ExecuteOnHo
 JFI_EXPORT XLA_FFI_TypeId* jfi_block_scores_state_type_id() { return &jfi::BlockScoresState::id; }
 JFI_EXPORT const XLA_FFI_TypeInfo* jfi_block_scores_state_type_info() { return &jfi::kStateInfo; }
 JFI_EXPORT std::int64_t jfi_block_scores_executions() { return jfi::executions.load(std::memory_order_relaxed); }
-JFI_EXPORT std::int64_t jfi_block_scores_scratch_bytes(int prefill, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
-  return jfi::ScratchBytes(prefill != 0, num_seqs, tokens, heads_kv, pages);
+JFI_EXPORT std::int64_t jfi_block_scores_scratch_bytes(int prefill, int two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
+  return jfi::ScratchBytes(prefill != 0, two_forms != 0, num_seqs, tokens, heads_kv, pages);
 }

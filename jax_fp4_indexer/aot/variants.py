@@ -65,8 +65,8 @@ def portable(arch, form, format, scale_layout, expect=(("HMMA", 1),), **config):
     return Kernel("jax_fp4_indexer.kernels.portable.block_scores:PortableBlockScores", arch, tuple(config.items()), expect=expect)
 
 
-def sm90(module, name, format, scale_layout, expect=()):
-    config = (("fmt", format), ("scale_layout", scale_layout))
+def sm90(module, name, format, scale_layout, expect=(), **config):
+    config = (("fmt", format), ("scale_layout", scale_layout), *config.items())
     return Kernel(f"jax_fp4_indexer.kernels.sm90.{module}:{name}", "sm_90a", config, expect=expect)
 
 
@@ -96,11 +96,15 @@ def native_decode(f, s):
 
 
 def native_prefill(f, s):
-    """Plan and widened keys; the product; in MXFP4 also what bf16 does not hold, which exits at once if there is nothing."""
-    launches = [sm90("prepare", "Prepare", f, s), sm90("prefill", "Prefill", f, s, expect=(("HGMMA", 16),))]
+    """Plan and widened keys; the product. In MXFP4: which form a step takes; the steps in int8, those in bf16, and what bf16 does not hold: each exits
+    at once if there is nothing."""
+    bf16 = sm90("prefill", "Prefill", f, s, expect=(("HGMMA", 16),))
+    launches = (sm90("prepare", "Prepare", f, s), bf16)
     if f == "mxfp4":
-        launches.append(portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS))
-    return [Variant("prefill", f, s, "sm_90a", tuple(launches), passes="pages")]
+        launches = (launches[0], Kernel("jax_fp4_indexer.kernels.sm90.forms:Forms", "sm_90a"),
+                    sm90("prefill", "Prefill", f, s, expect=(("IGMMA", 8),), form="int8"), bf16,
+                    portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS))
+    return [Variant("prefill", f, s, "sm_90a", launches, passes="pages")]
 
 
 PAIRS = [(f, s) for f in FORMATS for s in SCALE_LAYOUTS]

@@ -11,12 +11,16 @@ GROUPS = {"nvfp4": 8, "mxfp4": 4}       # scale groups a row
 DECODE_MAX_SEQLEN_Q = 8
 DECODE_MAX_GQA_RATIO = 16
 
-WIDE_PAGE_BYTES = PAGE * HEAD_DIM * 2   # one page of one KV head, widened to 16 bits
+WIDE_PAGE_BYTES = PAGE * HEAD_DIM * 2   # one page of one KV head, widened to bf16
+NARROW_PAGE_BYTES = PAGE * HEAD_DIM     # the same in int8 (MXFP4 only)
 DEFAULT_SCRATCH_LIMIT = 256 * 2**20     # bytes of widened pages a call may hold at once
 
 # E8M0 bytes (first, last) that the bf16 form of the staged MXFP4 kernel holds exactly. 255 (NaN) is held too.
 KEY_WINDOW = (64, 191)
 QUERY_WINDOW = (96, 159)
+INT8_SPAN = 3                   # binades that the exponents of a page, or of a query row, may span in the int8 form: 12 << 3 still fits a byte
+QUERY_CHUNK = 8                 # tokens of one word of query_flags
+QUERY_FLAG_HEADS = 31           # KV heads that a word of query_flags tells apart (more of them share bits)
 
 
 def choose_path(max_seqlen_q, gqa_ratio):
@@ -24,9 +28,14 @@ def choose_path(max_seqlen_q, gqa_ratio):
     return "decode" if max_seqlen_q <= DECODE_MAX_SEQLEN_Q and gqa_ratio <= DECODE_MAX_GQA_RATIO else "prefill"
 
 
-def pages_per_pass(num_indices, heads_kv, limit=DEFAULT_SCRATCH_LIMIT):
+def page_bytes(fmt):
+    """Scratch that a page of one KV head takes: MXFP4 pages are held in bf16 and in int8."""
+    return WIDE_PAGE_BYTES + (NARROW_PAGE_BYTES if fmt == "mxfp4" else 0)
+
+
+def pages_per_pass(fmt, num_indices, heads_kv, limit=DEFAULT_SCRATCH_LIMIT):
     """Pages of the list worked in one pass so that the widened pages stay within `limit` bytes."""
-    return max(1, min(max(num_indices, 1), limit // (WIDE_PAGE_BYTES * heads_kv)))
+    return max(1, min(max(num_indices, 1), limit // (page_bytes(fmt) * heads_kv)))
 
 
 def _align(x, to):
@@ -37,14 +46,23 @@ def _align(x, to):
 class Scratch:
     """Byte offsets of the prefill scratch (fields are ints, or DSL Int64 inside a kernel).
 
-    header       int64 total steps of this pass; int32 at byte 8: 1 if a page, 2 if a query row (3: both) needs the exact-exponent fixup,
-                 written by the main kernel from the flags below; int32 at byte 12: number of entries
+    header       int64 total steps of this pass; int32 at byte 8: 1 if a page, 2 if a query row (3: both) needs the exact-exponent fixup; int32 at
+                 byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/sm90/forms.py)
     entries      64 bytes each, see kernels/common/plan.py
     token_pages  int32 [tokens]; chunk_min, chunk_max int32 [ceil(tokens/128)]
     page_flags   int32 [pages_per_pass * heads_kv]: 128 - the first counted row of the page that has an exponent outside KEY_WINDOW, 0 if none does
-    query_flags  int32 [ceil(tokens/16)]: nonzero where a query row of these 16 tokens has an exponent outside QUERY_WINDOW
+    query_flags  int32 [ceil(tokens/QUERY_CHUNK)]: bit 0 where a query row of these tokens has an exponent outside QUERY_WINDOW; bit 1 + kv % QUERY_FLAG_HEADS
+                 where int8 does not hold a row of KV head kv
                  (both for MXFP4 only, and every word written by the prepare launch: nothing depends on what scratch held)
-    wide         widened pages, WIDE_PAGE_BYTES each, [pages_per_pass, heads_kv]
+    wide         pages in bf16, WIDE_PAGE_BYTES each, [pages_per_pass, heads_kv]; NVFP4 ends here
+
+    MXFP4 goes on (kernels/sm90/forms.py says what the tables mean):
+
+    exponents    int32 [pages_per_pass, heads_kv]: the page's exponent byte where int8 holds the page, 0 where it does not
+    ranks        int32 [heads_kv, pages_per_pass + 1]: pages in int8 before this one
+    lists        int32 [3, heads_kv, pages_per_pass]: pages in int8, the other pages, all pages
+    head_steps   64 bytes for each (entry, KV head)
+    narrow       pages in int8, NARROW_PAGE_BYTES each, [pages_per_pass, heads_kv]
     """
     ENTRY_BYTES = 64
     HEADER_BYTES = 64
@@ -57,24 +75,39 @@ class Scratch:
     page_flags: object
     query_flags: object
     wide: object
+    exponents: object
+    ranks: object
+    lists: object
+    head_steps: object
+    narrow: object
     total: object
 
     @classmethod
     def layout(cls, num_seqs, tokens, heads_kv, pages):
-        chunks = (tokens + 127) // 128
+        chunks, units = (tokens + 127) // 128, pages * heads_kv
         max_entries = tokens // 16 + num_seqs
         entries = cls.HEADER_BYTES
         token_pages = entries + max_entries * cls.ENTRY_BYTES
         chunk_min = token_pages + chunks * 512
         chunk_max = chunk_min + _align(chunks * 4, 64)
         page_flags = chunk_max + _align(chunks * 4, 64)
-        query_flags = page_flags + _align(pages * heads_kv * 4, 64)
-        wide = _align(query_flags + (tokens + 15) // 16 * 4, 1024)
-        return cls(entries, max_entries, token_pages, chunk_min, chunk_max, page_flags, query_flags, wide, wide + pages * heads_kv * WIDE_PAGE_BYTES)
+        query_flags = page_flags + _align(units * 4, 64)
+        wide = _align(query_flags + (tokens + QUERY_CHUNK - 1) // QUERY_CHUNK * 4, 1024)
+        exponents = wide + units * WIDE_PAGE_BYTES
+        ranks = exponents + _align(units * 4, 64)
+        lists = ranks + _align((units + heads_kv) * 4, 64)
+        head_steps = lists + _align(units * 12, 64)
+        narrow = _align(head_steps + max_entries * heads_kv * 64, 1024)
+        return cls(entries, max_entries, token_pages, chunk_min, chunk_max, page_flags, query_flags, wide, exponents, ranks, lists, head_steps, narrow,
+                   narrow + units * NARROW_PAGE_BYTES)
+
+    def size(self, fmt):
+        """Bytes that a format needs."""
+        return self.total if fmt == "mxfp4" else self.exponents
 
 
-def scratch_bytes(path, num_seqs, tokens, heads_kv, num_indices, limit=DEFAULT_SCRATCH_LIMIT):
+def scratch_bytes(path, fmt, num_seqs, tokens, heads_kv, num_indices, limit=DEFAULT_SCRATCH_LIMIT):
     """Size of the hidden scratch result. Independent of the architecture, so that exported programs stay portable."""
     if path == "decode":
         return 16
-    return Scratch.layout(num_seqs, tokens, heads_kv, pages_per_pass(num_indices, heads_kv, limit)).total
+    return Scratch.layout(num_seqs, tokens, heads_kv, pages_per_pass(fmt, num_indices, heads_kv, limit)).size(fmt)

@@ -90,7 +90,7 @@ def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, 
         "scale_layout": scale_layout,
         "mask": np.int64(mask),
         "max_seqlen_q": np.int64(max_seqlen_q),
-        "pages_per_pass": np.int64(pages_per_pass(num_indices, heads_kv) if path == "prefill" else 0),
+        "pages_per_pass": np.int64(pages_per_pass(fp4_format, num_indices, heads_kv) if path == "prefill" else 0),
         "implementation": implementation,
     }
 
@@ -110,7 +110,7 @@ def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen
     # A program exported for any length of the page list gets as much scratch as the longest would.
     num_indices = 2**31 - 1 if jax.export.is_symbolic_dim(kv_indices.shape[0]) else kv_indices.shape[0]
     runtime.register_if_cuda()
-    size = scratch_bytes(path, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], num_indices)
+    size = scratch_bytes(path, fp4_format, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], num_indices)
     # A result that nobody sees: XLA plans its memory, so that the call allocates nothing and may be part of a CUDA graph.
     scratch = jax.core.ShapedArray((size,), np.dtype("uint8"))
     rule = jax.ffi.ffi_lowering(runtime.BLOCK_SCORES)

@@ -78,7 +78,7 @@ def load(roots=None):
 def _declare(library):
     library.jfi_set_cubin_dir.restype, library.jfi_set_cubin_dir.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     library.jfi_choose_variant.argtypes = [ctypes.c_char_p] * 5 + [ctypes.c_int] * 2 + [ctypes.c_longlong, ctypes.c_char_p, ctypes.c_size_t]
-    library.jfi_block_scores_scratch_bytes.restype, library.jfi_block_scores_scratch_bytes.argtypes = ctypes.c_int64, [ctypes.c_int] + [ctypes.c_int64] * 4
+    library.jfi_block_scores_scratch_bytes.restype, library.jfi_block_scores_scratch_bytes.argtypes = ctypes.c_int64, [ctypes.c_int] * 2 + [ctypes.c_int64] * 4
     library.jfi_block_scores_state_type_id.restype = library.jfi_block_scores_state_type_info.restype = ctypes.c_void_p
 
 

@@ -80,7 +80,7 @@ def call(args, k_tiles=3, scores_shape=None, scratch=None, **changed):
     """Compiles and runs a program of its own; returns when the handler has returned."""
     named = {k: changed.pop(k, STATIC[k]) for k in ("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q")}
     given = {**attributes(**named, num_indices=args[4].size, heads_kv=args[1].shape[1], implementation=changed.pop("implementation", "auto")), **changed}
-    size = scratch_bytes(named["path"], args[5].size - 1, args[0].shape[0], args[1].shape[1], args[4].size) if scratch is None else scratch
+    size = scratch_bytes(named["path"], named["fp4_format"], args[5].size - 1, args[0].shape[0], args[1].shape[1], args[4].size) if scratch is None else scratch
     out = jax.ffi.ffi_call(TARGET, (jax.ShapeDtypeStruct(scores_shape or (args[0].shape[1], k_tiles, args[0].shape[0]), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)))
     return jax.block_until_ready(jax.jit(lambda *args: out(*args, **given))(*args)[0])
 
@@ -216,7 +216,7 @@ def test_every_operand_is_checked(fake, index, how):
 def test_heads_results_and_scratch_are_checked(fake):
     assert "k: got 3 heads beside 4 of q, expected a divisor of q's heads" in error(operands(heads_q=4, heads_kv=3))
     assert "scores: got float32[4,3,5], expected float32[4,3,4]" in error(operands(), scores_shape=(4, 3, 5))
-    need = scratch_bytes("prefill", 2, 4, 2, 6)
+    need = scratch_bytes("prefill", STATIC["fp4_format"], 2, 4, 2, 6)
     assert f"scratch: got {need - 1} bytes, expected {need} bytes for 6 pages a pass" in error(operands(), path="prefill", scratch=need - 1)
     assert "pages a pass" in error(operands(), path="prefill", pages_per_pass=2**31 - 1)
     assert "cu_seqlens_q: got int32[0]" in error([x[:0] if i == 5 else x for i, x in enumerate(operands())], scratch=16)

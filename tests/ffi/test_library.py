@@ -47,11 +47,12 @@ def test_scratch_size_is_the_config_s(library):
     """The handler repeats the formula to refuse a program lowered with another one."""
     runtime._declare(library)
     rng = random.Random(0)
-    for _ in range(500):
+    for fmt in ["nvfp4", "mxfp4"] * 250:
         seqs, tokens, heads, indices = rng.randint(0, 600), rng.choice([0, 1, 127, 128, 129, rng.randint(0, 10**6)]), rng.randint(1, 64), rng.randint(0, 10**6)
-        assert library.jfi_block_scores_scratch_bytes(1, seqs, tokens, heads, pages_per_pass(indices, heads)) == scratch_bytes("prefill", seqs, tokens, heads, indices)
-    assert library.jfi_block_scores_scratch_bytes(0, 9, 9, 9, 0) == scratch_bytes("decode", 9, 9, 9, 9)
-    assert library.jfi_block_scores_scratch_bytes(1, 1, 1, 2**31 - 1, 2**31 - 1) == -1
+        assert library.jfi_block_scores_scratch_bytes(1, int(fmt == "mxfp4"), seqs, tokens, heads, pages_per_pass(fmt, indices, heads)) \
+            == scratch_bytes("prefill", fmt, seqs, tokens, heads, indices)
+    assert library.jfi_block_scores_scratch_bytes(0, 1, 9, 9, 9, 0) == scratch_bytes("decode", "mxfp4", 9, 9, 9, 9)
+    assert library.jfi_block_scores_scratch_bytes(1, 1, 1, 1, 2**31 - 1, 2**31 - 1) == -1
 
 
 def test_registers_for_cuda_on_a_machine_without_a_gpu(built):

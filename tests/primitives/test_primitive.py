@@ -162,7 +162,7 @@ def test_cuda_program_is_one_custom_call(path):
     assert names == ["jax_fp4_indexer.block_scores.v1"]
     assert f"mhlo.backend_config = {GOLDEN[path]}" in line
     scales = "tensor<4x4x8xui8>, tensor<3x2x128x8xui8>" if path == "decode" else "tensor<4x1x1x32x4x4xui8>, tensor<6x1x1x32x4x4xui8>"
-    size = 16 if path == "decode" else scratch_bytes("prefill", 2, 4, 2, 6)
+    size = 16 if path == "decode" else scratch_bytes("prefill", "mxfp4", 2, 4, 2, 6)
     assert line.endswith(f": (tensor<4x4x64xui8>, tensor<3x2x128x64xui8>, {scales}, tensor<6xi32>, tensor<3xi32>, tensor<3xi32>, tensor<3xi32>, tensor<2xi32>, tensor<4xf32>) "
                          f"-> (tensor<4x3x4xf32>, tensor<{size}xui8>)")
     assert "operand_layouts = [dense<[2, 1, 0]>" in line
@@ -178,8 +178,8 @@ def test_pages_per_pass_follows_the_config():
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands()]
     shapes[4] = jax.ShapeDtypeStruct((1_000_000,), jnp.int32)
     text = cuda_text(*shapes, path="prefill")
-    assert f"pages_per_pass = {pages_per_pass(1_000_000, 2)} : i64" in text
-    assert f"tensor<{scratch_bytes('prefill', 2, 4, 2, 1_000_000)}xui8>" in text and scratch_bytes("prefill", 2, 4, 2, 1_000_000) < 300 * 2**20
+    assert f"pages_per_pass = {pages_per_pass("nvfp4", 1_000_000, 2)} : i64" in text
+    assert f"tensor<{scratch_bytes('prefill', 'nvfp4', 2, 4, 2, 1_000_000)}xui8>" in text and scratch_bytes("prefill", "nvfp4", 2, 4, 2, 1_000_000) < 300 * 2**20
 
 
 @pytest.mark.parametrize("max_seqlen_q", [2, np.int32(2), np.int64(2)])

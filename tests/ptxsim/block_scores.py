@@ -84,11 +84,11 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
     """
     args = arguments(inp, variant.scale_layout)
     B, Tq, N, Hkv = args["num_seqs"], args["tokens"], args["num_indices"], args["heads_kv"]
-    limit = (passes_of or max(N, 1)) * Hkv * config.WIDE_PAGE_BYTES
-    pages = config.pages_per_pass(N, Hkv, limit) if variant.path == "prefill" else 0
+    limit = (passes_of or max(N, 1)) * Hkv * config.page_bytes(variant.format)
+    pages = config.pages_per_pass(variant.format, N, Hkv, limit) if variant.path == "prefill" else 0
     scores = np.full((args["heads_q"], args["k_tiles"], Tq), POISON, np.uint32).view(np.float32)
     args |= dict(scores=scores, pages_per_pass=pages,
-                 scratch=np.random.default_rng(seed).integers(0, 256, config.scratch_bytes(variant.path, B, Tq, Hkv, N, limit), dtype=np.uint8))
+                 scratch=np.random.default_rng(seed).integers(0, 256, config.scratch_bytes(variant.path, variant.format, B, Tq, Hkv, N, limit), dtype=np.uint8))
     memory, align = Memory(), kernels[0].alignments
     address = {name: memory.add(name, x, align[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
                for name, x in args.items() if isinstance(x, np.ndarray)}

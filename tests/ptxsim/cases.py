@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from support import cases
+from support import case_families, cases
 from support.inputs import PAGE, batch
 
 
@@ -69,6 +69,11 @@ def _machinery(fmt):
     if fmt == "mxfp4":
         rows.append(("wide_long", "exponents outside the window in full rings: the general form of a page between regular ones",
                      lambda f: _some_wide(batch(f, [4, 3], [20 * PAGE, 11 * PAGE + 9], 8, 2, seed=213, kind="ordinary")), {}))
+        forms = lambda seed, lengths: lambda f: case_families.mixed(batch(f, *lengths, seed=seed, kind="narrow"))
+        rows.append(("forms_deep", "both forms in full rings", forms(215, ([130, 60], [1700, 2800], 6, 2)), dict(exact=True, paths=("prefill",))))
+        rows.append(("forms_passes", "both forms, three pages a pass", forms(216, ([140, 33, 60], [900, 200, 700], 4, 2)), dict(exact=True, passes_of=3, paths=("prefill",))))
+        rows.append(("forms_many", "many short sequences: records without a step of one form between others", lambda f: case_families.far_keys(
+            batch(f, [9 + i % 20 for i in range(24)], [100 + 37 * i for i in range(24)], 2, seed=217, kind="narrow"), 5), dict(exact=True, paths=("prefill",))))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
     for name, reason, make, how in rows:
         yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False)), **how)

@@ -50,7 +50,7 @@ class Device:
         types = primitive.operand_types(q, k, n["num_indices"], n["num_seqs"], self.format, self.layout)
         types["scores"] = ("float32", (n["heads_q"], n["k_tiles"], n["tokens"]))
         if given["pages_per_pass"]:
-            types["scratch"] = ("uint8", (Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"]).total,))
+            types["scratch"] = ("uint8", (Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"]).size(self.format),))
         else:
             types["scratch"] = ("uint8", (16,))
         self.address = {}

@@ -51,6 +51,83 @@ def dispatch(add):
             batch(f, [q, q - 3], [300, 257], r, 1, seed=70, kind="exact", causal=c), exact=True)
 
 
+def forms(add):
+    """MXFP4: what a prefill may compute in int8 (pages and query rows within three binades) beside what it may not. Exact: every form has the same bits."""
+    def row(name, reason, make, **how):
+        add(f"forms_{name}", reason, make, formats=("mxfp4",), exact=True, **how)
+    narrow = lambda f, seed, ql=(130, 9, 40), kl=(700, 300, 129), Hq=4, Hkv=2, **how: batch(f, list(ql), list(kl), Hq, Hkv, seed=seed, kind="narrow", **how)
+    row("all_narrow", "every page and query in int8", lambda f: narrow(f, 110))
+    row("all_narrow_r1", "the same with a tile of 256 queries of one head", lambda f: narrow(f, 111, (257, 3), (300, 129), 3, 3, causal=False))
+    row("no_page", "no page in int8: one row of each lies 2^8 above the others", lambda f: far_keys(narrow(f, 112), 1))
+    row("no_query", "no query in int8", lambda f: far_queries(narrow(f, 113), 1))
+    row("some_pages", "a third of the pages not in int8, other ones in the other KV head", lambda f: far_keys(narrow(f, 114), 3))
+    row("some_queries", "a few queries of one head not in int8: their tiles run in bf16", lambda f: far_queries(narrow(f, 115, (300, 40), (700, 300), 8, 4), 97))
+    row("mixed", "pages, queries, NaN of both sides and bad page ids", lambda f: mixed(narrow(f, 116, (300, 9, 70), (900, 300, 65), 6, 3)))
+    row("mixed_ratio_17", "the same with padded groups of heads", lambda f: mixed(narrow(f, 117, (40, 200), (600, 384), 34, 2)))
+    row("mixed_33_heads", "more KV heads than a word of flags tells apart", lambda f: mixed(narrow(f, 118, (20,), (300,), 33, 33)))
+    row("window_low", "the least exponents that the window holds: keys 64..67, queries 96..99", lambda f: _moved(narrow(f, 119), -29, -61))
+    row("window_high", "the largest: keys 188..191, queries 156..159", lambda f: _moved(narrow(f, 120), 31, 63))
+    row("beyond_window", "narrow, but outside the window", lambda f: _moved(narrow(f, 121), -30, 64))
+    row("zero_groups", "groups of zero codes with any exponent beside others: they do not count", lambda f: _zero_groups(narrow(f, 122), (0, 1, 64, 191, 223, 224, 254)))
+    row("zero_groups_nan", "but a NaN exponent does", lambda f: _zero_groups(narrow(f, 123), (0, 254, 255)))
+    row("zero_pages", "pages of nothing but zero codes, their exponents far apart", lambda f: _zero_pages(narrow(f, 124)))
+    row("large", "tiles, pages and queries of either form at size", lambda f: mixed(narrow(f, 125, (1500, 700), (2000, 3000), 16, 2)), size="large")
+
+
+def _counted_exponents(scale):
+    return scale < 255
+
+
+def far_keys(inp, every):
+    """One row of every `every`-th page 2^8 above the rest, other pages in other KV heads."""
+    for kv in range(inp.k.shape[1]):
+        for page in range(kv % every, inp.k.shape[0], every):
+            row = inp.k_scale[page, kv, 0]
+            row[_counted_exponents(row)] += 8
+    return inp
+
+
+def far_queries(inp, every):
+    """One exponent of every `every`-th token of one head, a head after the other, 2^5 above the row's least."""
+    for i, token in enumerate(range(0, inp.q.shape[0], every)):
+        row = inp.q_scale[token, i % inp.q.shape[1]]
+        if _counted_exponents(row).all():
+            row[:2] = 125, 130
+    return inp
+
+
+def mixed(inp):
+    far_queries(far_keys(inp, 4), 111)
+    inp.kv_indices[2], inp.kv_indices[-1] = -1, inp.k.shape[0]
+    inp.k_scale[inp.kv_indices[1], 0, 5, 1] = 255
+    inp.q_scale[3, 1, 2] = 255
+    return inp
+
+
+def _moved(inp, queries, keys):
+    """Exponents moved; stored head scales stay, so scores lie 2^(queries + keys) away."""
+    for scale, by in ((inp.q_scale, queries), (inp.k_scale, keys)):
+        scale[_counted_exponents(scale)] += np.uint8(by % 256)
+    return inp
+
+
+def _zero_groups(inp, exponents):
+    """Group 2 of every fifth key row is zero codes of both signs, with these exponents in turn."""
+    for i, (page, row) in enumerate(itertools.product(range(inp.k.shape[0]), range(0, 128, 5))):
+        counts = _counted_exponents(inp.k_scale[page, :, row, 2])
+        inp.k[page, :, row, 32:48] = 0x80 if i % 2 else 0x08
+        inp.k_scale[page, counts, row, 2] = exponents[i % len(exponents)]
+    return inp
+
+
+def _zero_pages(inp):
+    inp.k[::2] = 0
+    for page in range(0, inp.k.shape[0], 2):
+        counts = _counted_exponents(inp.k_scale[page])
+        inp.k_scale[page][counts] = (np.arange(counts.size).reshape(counts.shape)[counts] % 255).astype(np.uint8)
+    return inp
+
+
 def big(add):
     """GPU only. Rows whose oracle would be too large to ship are judged by their -inf slots and by random slots."""
     big_ = lambda name, reason, make, **how: add(name, reason, make, size="large", **how)

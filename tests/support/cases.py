@@ -65,7 +65,7 @@ def _all():
     _masks()
     _heads_and_pages()
     _metadata()
-    for family in (case_families.sweeps, case_families.dispatch, case_families.big):
+    for family in (case_families.sweeps, case_families.dispatch, case_families.forms, case_families.big):
         family(add)
     return list(_TABLE.values())
 

@@ -124,6 +124,7 @@ def scale_bytes(rng, fmt, shape, kind, side):
     exact     powers of two, the two sides together spread over 2^9 at most: the fp32 result is exact in any order.
     exact_low, exact_high   the same at the ends of the format (NVFP4: subnormals, 2^8; MXFP4: bytes near 0 with near 254).
     normal    near 1, as quantised activations are.
+    narrow    MXFP4: every byte within three binades, 125..128: what the int8 form of a prefill holds. Exact in any order.
     wide      MXFP4: group g lies anywhere in 0..254, q and k complementary up to +-20, so sums stay finite.
     """
     sign = rng.randint(0, 2, shape).astype(np.uint8) << 7 if fmt == "nvfp4" else np.uint8(0)
@@ -139,6 +140,8 @@ def scale_bytes(rng, fmt, shape, kind, side):
         else:
             low = {"exact": -3, "exact_low": -9, "exact_high": 9 - spread}[kind]
         return power_of_two_byte(fmt, low + step) | sign
+    if kind == "narrow" and fmt == "mxfp4":
+        return rng.randint(125, 129, shape).astype(np.uint8)
     if kind == "wide" and fmt == "mxfp4":
         centre = np.random.RandomState(shape[-1] + 7).randint(20, 235, shape[-1])
         return np.clip((centre if side == "q" else 254 - centre) + rng.randint(-20, 21, shape), 0, 254).astype(np.uint8)

@@ -39,6 +39,25 @@ def mux(a, b, mask):
     return asm(f"lop3.b32 $0, $1, $2, {mask:#x}, 0xE4;", [Int32], [a, b], "=r,r,r")
 
 
+def mux_bits(a, b, mask):
+    """mux with the mask in a register."""
+    return asm("lop3.b32 $0, $1, $2, $3, 0xE4;", [Int32], [a, b, mask], "=r,r,r,r")
+
+
+def prmt(a, b, selector):
+    """Four bytes of the eight in (a, b), a's first, chosen by the low four nibbles of `selector` (0 .. 7)."""
+    return asm("prmt.b32 $0, $1, $2, $3;", [Int32], [a, b, selector], "=r,r,r,r")
+
+
+def shl_by(a, n):
+    """a << n, 0 for n above 31 (n unsigned)."""
+    return asm("shl.b32 $0, $1, $2;", [Int32], [a, n], "=r,r,r")
+
+
+def popc(a):
+    return asm("popc.b32 $0, $1;", [Int32], [a], "=r,r")
+
+
 def imad(a, factor, c):
     """a * factor + c, low 32 bits."""
     return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
@@ -117,6 +136,10 @@ def fmul(a, b):
 # ---- warp
 def shfl_xor_f32(a, mask):
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
+
+
+def shfl_xor(a, mask):
+    return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Int32], [a], "=r,r", pure=False)
 
 
 def shfl_idx(a, source):
@@ -334,6 +357,10 @@ def ldg_f32(addr, offset=0):
 # ---- loads that stay before the next barrier (the read-only ones above are sunk to their use, whatever stands between)
 def ld_v4(addr, offset=0):
     return list(asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+
+
+def ld32(addr, offset=0):
+    return asm(f"ld.global.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
 
 
 def ld_u16(addr, offset=0):

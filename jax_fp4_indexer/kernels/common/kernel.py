@@ -24,7 +24,10 @@ class BlockScoresKernel:
     @cute.jit
     def __call__(self, args: BlockScoresArgs):
         # The grid given here is only for the compiler: the launcher takes the manifest's rule.
-        self.kernel(args).launch(grid=self.cluster, block=self.block, cluster=self.cluster, smem=self.dynamic_shared_bytes, min_blocks_per_mp=1)
+        # Several CTAs an SM bound the registers; without a carve-out (which the launcher does not set either) the DSL would then ask a GPU for its shared memory.
+        several = self.grid.get("per_sm", 1)
+        how = {} if several == 1 else {"preferred_smem_carveout": 0}
+        self.kernel(args).launch(grid=self.cluster, block=self.block, cluster=self.cluster, smem=self.dynamic_shared_bytes, min_blocks_per_mp=several, **how)
 
     def compile(self):
         return cute.compile(self, BlockScoresArgs.example())

@@ -1,61 +1,72 @@
-"""What a consumer warpgroup of the staged prefill does with one page: two WGMMA tiles of 64 rows x 128 keys, row maxima, one store.
+"""What a consumer warpgroup of the staged prefill does with one page: WGMMA tiles of 64 rows x 128 keys, row maxima over the quad.
 
 A thread holds 2 rows x 32 columns of a tile (m64n128 accumulator layout): rows `warp*16 + lane/4` and 8 further, columns `8n + 2*(lane%4) + c`; a quad
-of lanes shares the rows. Its four maxima (2 tiles x 2 rows) are reduced over the quad by a transposing butterfly (3 shuffles), after
-which lane l of the quad owns (tile l // 2, row half l % 2) and stores that row.
+of lanes shares the rows. Its maxima (2 rows a tile) are reduced over the quad by a transposing butterfly: of two tiles lane l of the quad
+then owns (tile l // 2, row half l % 2), of one tile (row half l // 2). bf16 products have f32 accumulators, int8 ones int32.
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32, const_expr
+from cutlass import BFloat16, Float32, Int8, Int32, const_expr
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from ...configs.block_scores import HEAD_DIM, PAGE
-from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor_f32
+from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor, shfl_xor_f32
 
 TILE_ROWS = 64                  # rows of a WGMMA tile
 COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]      # of a thread, less 2 * (lane % 4)
 
 
-def new_mma():
+def new_mma(int8):
     """A fresh atom for every use: its ACCUMULATE field is state of the Python object, which must not leak from one region into another."""
-    op = warpgroup.MmaF16BF16Op(BFloat16, Float32, (TILE_ROWS, PAGE, 16), warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.K)
+    how = (warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.K)
+    if int8:
+        op = warpgroup.MmaI8Op(Int8, Int8, Int32, (TILE_ROWS, PAGE, 32), *how)
+    else:
+        op = warpgroup.MmaF16BF16Op(BFloat16, Float32, (TILE_ROWS, PAGE, 16), *how)
     return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
 
 @dsl_user_op
 def max_tree(values, limit=None, *, loc=None, ip=None):
-    """Maximum of the 32 accumulators of a row, NaN wins; with `limit`, only those with COLUMNS[i] <= limit count (-inf if none).
+    """Maximum of the 32 accumulators of a row, NaN wins; with `limit`, only those with COLUMNS[i] <= limit count (if none: -inf, or the least int32).
 
-    One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which costs a copy of the accumulator."""
+    One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which costs a copy of the accumulator.
+    Integers have a maximum of three, which ptxas makes of two that follow one another."""
+    int8 = isinstance(values[0], Int32)
+    ty, letter, op, low = ("s32", "r", "max.s32", "0x80000000") if int8 else ("f32", "f", "max.NaN.f32", "0fFF800000")
     n, names = len(values), [f"${i + 1}" for i in range(len(values))]
-    text = ["{", f".reg .f32 t<{n}>, m<{n}>;", ".reg .pred p;"]
-    operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], ["f"] * n
+    text = ["{", f".reg .{ty} t<{n}>, m<{n}>;", ".reg .pred p;"]
+    operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], [letter] * n
     if limit is not None:
         for i in range(n):
-            text += [f"setp.le.s32 p, {COLUMNS[i]}, ${n + 1};", f"selp.f32 m{i}, {names[i]}, 0fFF800000, p;"]
+            text += [f"setp.le.s32 p, {COLUMNS[i]}, ${n + 1};", f"selp.{'b32' if int8 else 'f32'} m{i}, {names[i]}, {low}, p;"]
         names = [f"m{i}" for i in range(n)]
         operands, constraints = operands + [Int32(limit).ir_value(loc=loc, ip=ip)], constraints + ["r"]
     k = 0
     while len(names) > 1:
-        pairs = []
-        for a, b in zip(names[::2], names[1::2]):
-            text.append(f"max.NaN.f32 t{k}, {a}, {b};")
-            pairs.append(f"t{k}")
-            k += 1
-        names = pairs
+        width = 3 if int8 and len(names) != 4 else 2
+        groups = [names[i:i + width] for i in range(0, len(names), width)]
+        names = []
+        for first, *others in groups:
+            for x in others:
+                text.append(f"{op} t{k}, {first}, {x};")
+                first = f"t{k}"
+                k += 1
+            names.append(first)
     text += [f"mov.b32 $0, {names[0]};", "}"]
-    return Float32(llvm.inline_asm(T.f32(), operands, "\n".join(text), ",".join(["=f"] + constraints), has_side_effects=True, is_align_stack=False,
-                                   asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip))
+    result, kind = (Int32, T.i32()) if int8 else (Float32, T.f32())
+    return result(llvm.inline_asm(kind, operands, "\n".join(text), ",".join(["=" + letter] + constraints), has_side_effects=True, is_align_stack=False,
+                                  asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip))
 
 
 @cute.jit
-def issue(acc, a, b, tile: Int32, stage: Int32):
+def issue(int8: cutlass.Constexpr, acc, a, b, tile: Int32, stage: Int32):
     """Start the WGMMAs of one tile; they form one group."""
-    mma = new_mma()
+    mma = new_mma(int8)
     warpgroup.fence()
-    for k in cutlass.range_constexpr(HEAD_DIM // 16):
+    for k in cutlass.range_constexpr(HEAD_DIM // (32 if int8 else 16)):
         mma.set(warpgroup.Field.ACCUMULATE, k != 0)
         cute.gemm(mma, acc, a[None, None, k, tile], b[None, None, k, stage], acc)
     warpgroup.commit_group()
@@ -78,26 +89,37 @@ def arrive_once(bar: Int32):
 
 
 @cute.jit
-def step(acc_a, acc_b, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, masked: cutlass.Constexpr):
-    """Products and maxima of one page. The maximum of tile A runs under the WGMMAs of tile B (and those of the other warpgroup); nothing is
-    in flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as both products are done."""
-    issue(acc_a, a, b, tile, stage)
-    issue(acc_b, a, b, tile + 1, stage)
-    warpgroup.wait_group(1)
-    a0, a1 = row_maxima(acc_a, masked, limits[0], limits[1])
-    warpgroup.wait_group(0)
-    arrive_once(k_empty)
-    b0, b1 = row_maxima(acc_b, masked, limits[2], limits[3])
-    return a0, a1, b0, b1
+def step(int8: cutlass.Constexpr, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, masked: cutlass.Constexpr):
+    """Products and maxima of one page: two a tile. The maxima of a tile run under the WGMMAs of the next (and those of the other warpgroups); nothing is
+    in flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done."""
+    for t in cutlass.range_constexpr(len(accs)):
+        issue(int8, accs[t], a, b, tile + t, stage)
+    maxima = []
+    for t in cutlass.range_constexpr(len(accs)):
+        warpgroup.wait_group(len(accs) - 1 - t)
+        if const_expr(t == len(accs) - 1):
+            arrive_once(k_empty)
+        low, high = row_maxima(accs[t], masked, limits[2 * t], limits[2 * t + 1])
+        maxima += [low, high]
+    return maxima
+
+
+def larger(a, b, lanes):
+    """Maximum of a and lane (own ^ lanes)'s b."""
+    return cutlass.max(a, shfl_xor(b, lanes)) if isinstance(a, Int32) else fmax_nan(a, shfl_xor_f32(b, lanes))
 
 
 @cute.jit
-def quad_max(a0, a1, b0, b1, lane: Int32):
-    """Maximum over the quad: lane l of it gets that of (tile l // 2, row half l % 2)."""
+def quad_max(maxima, lane: Int32):
+    """Maximum over the quad of what `step` returns, in the lane that owns it."""
     high, odd = (lane & 2) != 0, (lane & 1) != 0
+    if const_expr(len(maxima) == 2):
+        send, keep = (maxima[0] if high else maxima[1]), (maxima[1] if high else maxima[0])
+        keep = larger(keep, send, 2)
+        return larger(keep, keep, 1)
+    a0, a1, b0, b1 = maxima
     send0, send1 = (a0 if high else b0), (a1 if high else b1)
     keep0, keep1 = (b0 if high else a0), (b1 if high else a1)
-    keep0 = fmax_nan(keep0, shfl_xor_f32(send0, 2))
-    keep1 = fmax_nan(keep1, shfl_xor_f32(send1, 2))
+    keep0, keep1 = larger(keep0, send0, 2), larger(keep1, send1, 2)
     send, keep = (keep0 if odd else keep1), (keep1 if odd else keep0)
-    return fmax_nan(keep, shfl_xor_f32(send, 1))
+    return larger(keep, send, 1)

@@ -1,25 +1,28 @@
-"""First launch of a staged prefill: the plan, and the key pages of the pass widened to bf16.
+"""First launch of a staged prefill: the plan, and the key pages of the pass widened to bf16; MXFP4 also to int8.
 
     CTA 0         writes the table of the plan (kernels/common/plan.py), then helps with the tokens
     other CTAs    key pages (page of the pass, kv head) one after the other; after that, from the last CTA down, the tokens:
                   token_pages for the -inf fill and, for MXFP4, query_flags
     (a launch of one CTA does both)
 
-A widened page is 32 KB, the exact image that the main kernel keeps in shared memory: two halves of 64 elements, rows of 128 bytes,
-16-byte piece c of row r at `(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16` (128-byte swizzle, K-major), elements in the order of
-kernels/common/widen.py. A page id outside the pool gives a page of NaN. A page without a counted key is not written: no item names it.
+A widened page is the exact image that the main kernel keeps in shared memory, 128-byte swizzle, K-major. bf16, 32 KB: two halves of 64 elements, 16-byte
+piece c of row r at `(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16`, elements in the order of kernels/common/widen.py. int8, 16 KB: piece c of row r
+at `r * 128 + (c ^ (r % 8)) * 16`, elements in order. A page id outside the pool gives a page of NaN. A page without a counted key is not written: no item names it.
 
-Flags (MXFP4): where a counted row has an exponent that bf16 does not hold. page_flags[page, kv head] is 128 - the first such key of the page, so that
-the fixup touches only queries that see one; query_flags[16 tokens] is nonzero. 0: none. Every word is written by exactly one CTA, the main kernel
-reduces them into the header.
+What MXFP4 notes beside them, from counted rows only, every word by exactly one CTA (configs Scratch says where):
+    page_flags    128 - the first row with an exponent that bf16 does not hold, so that the fixup touches only queries that see one; 0: none
+    exponents     the least exponent of the page where int8 holds all of it: all exponents within INT8_SPAN and KEY_WINDOW, no NaN; else 0
+    query_flags   the same two questions of the query rows, from scale bytes alone
+Eight zero codes have any exponent: a word of them counts for neither question (unless its scale is NaN).
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...configs.block_scores import KEY_WINDOW, PAGE, QUERY_WINDOW, WIDE_PAGE_BYTES
-from ..common import plan
-from ..common.asm import ldg32, ldg_u8, lds32, outside, redux, stg32, stg_v4, sts32
+from ...configs.block_scores import (INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW,
+                                     WIDE_PAGE_BYTES)
+from ..common import int8, plan
+from ..common.asm import ldg32, ldg_u8, lds128, outside, pack64, redux, select, stg32, stg64, stg_v4, sts_v4
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import NAN_PAIR, groups_of, key_scale, tile_bytes, tiled_offset, widen_key_word
 
@@ -27,7 +30,7 @@ THREADS = 256
 WARPS = THREADS // 32
 ROWS_LOG2 = 8                   # 256 query rows an item
 WORDS = PAGE * 16 // THREADS    # words of 8 codes a thread widens of a page
-FLAG_WORDS = 2 * WARPS * 4      # shared memory of the page flag: one word a warp, two pages in turn
+FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, two pages in turn
 
 
 class Prepare(BlockScoresKernel):
@@ -38,7 +41,7 @@ class Prepare(BlockScoresKernel):
         self.name = f"block_scores.prepare.{fmt}.{scale_layout}"
         self.block = (THREADS, 1, 1)
         self.grid = {"per_sm": 2}
-        self.dynamic_shared_bytes = plan.plan_shared_bytes(THREADS) + FLAG_WORDS
+        self.dynamic_shared_bytes = plan.plan_shared_bytes(THREADS) + FLAG_BYTES
         self.flagged = fmt == "mxfp4"
 
     @cute.kernel
@@ -71,18 +74,20 @@ class Prepare(BlockScoresKernel):
             counted = Int32(0)
             if (flat < Int64(args.num_indices)) & (args.num_seqs > 0):
                 counted = self.counted_keys(args, Int32(flat))
-            bad = Int32(0)
+            if const_expr(self.flagged):
+                if (counted == 0) & (tid == 0):
+                    self.note_page(args, layout, unit, Int32(0), Int32(0))
             if counted > 0:
                 kv = Int32(unit - page * Int64(args.heads_kv))
-                dst = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
                 pid = ldg32(args.kv_indices.toint() + flat * 4)
                 if (pid >= 0) & (pid < args.num_pages):
-                    bad = self.widen_page(args, Int64(pid) * Int64(args.heads_kv) + Int64(kv), dst, counted, tid)
+                    self.widen_page(args, layout, Int64(pid) * Int64(args.heads_kv) + Int64(kv), unit, counted, tid, warp, smem + turn * (WARPS * 16))
+                    turn = turn ^ 1
                 else:
-                    self.nan_page(dst, tid)
-            if const_expr(self.flagged):
-                self.write_page_flag(args.scratch.toint() + layout.page_flags + unit * 4, bad, smem + turn * (WARPS * 4), tid, warp)
-                turn = turn ^ 1
+                    self.nan_page(args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES, tid)
+                    if const_expr(self.flagged):
+                        if tid == 0:
+                            self.note_page(args, layout, unit, Int32(0), Int32(0))
             unit = unit + Int64(workers)
 
     @cute.jit
@@ -94,11 +99,17 @@ class Prepare(BlockScoresKernel):
             counted = cutlass.min(k_len - (flat - p0) * PAGE, PAGE)
         return counted
 
+    def note_page(self, args, layout, unit: Int64, flag, exponent):
+        """One thread writes what MXFP4 notes of a page."""
+        stg32(args.scratch.toint() + layout.page_flags + unit * 4, flag)
+        stg32(args.scratch.toint() + layout.exponents + unit * 4, exponent)
+
     @cute.jit
-    def widen_page(self, args, source: Int64, dst: Int64, counted: Int32, tid: Int32):
-        """One page of one KV head, number `source` in the pool. Returns 128 - the first row of this thread with a counted exponent outside the window, or 0."""
+    def widen_page(self, args, layout, source: Int64, unit: Int64, counted: Int32, tid: Int32, warp: Int32, smem: Int32):
+        """Page `unit` of the pass, number `source` in the pool. smem: WARPS * 16 bytes that the page before did not use."""
         word = tid % 16
         codes = args.k.toint() + source * (PAGE * 64) + Int64(tid) * 4
+        wide = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
         groups = groups_of(self.fmt)
         w, s = cute.make_rmem_tensor(WORDS, Int32), cute.make_rmem_tensor(WORDS, Int32)
         for i in cutlass.range_constexpr(WORDS):                # all loads first
@@ -108,15 +119,43 @@ class Prepare(BlockScoresKernel):
                 s[i] = ldg_u8(args.k_scale.toint() + source * (PAGE * groups) + Int64(row * groups + group))
             else:
                 s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.fmt) + Int64(tiled_offset(row, group)))
-        bad = Int32(0)
+        bad, least, most = Int32(0), Int32(255), Int32(0)
         for i in cutlass.range_constexpr(WORDS):
             row = i * (THREADS // 16) + tid // 16
-            values = widen_key_word(w[i], key_scale(s[i], self.fmt), self.fmt)
-            stg_v4(dst + Int64((word // 8) * 16384 + row * 128 + ((word % 8) ^ (row % 8)) * 16), values)
             if const_expr(self.flagged):
-                if (row < counted) & (s[i] != 255):
-                    bad = cutlass.max(bad, outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
-        return bad
+                nothing = Int32(((w[i] & 0x77777777) == 0) & (s[i] != 255))
+                if nothing != 0:
+                    s[i] = Int32(127)
+                if (row < counted) & (nothing == 0):
+                    least, most = cutlass.min(least, s[i]), cutlass.max(most, s[i])
+                    if s[i] != 255:
+                        bad = cutlass.max(bad, outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
+            values = widen_key_word(w[i], key_scale(s[i], self.fmt), self.fmt)
+            stg_v4(wide + Int64((word // 8) * 16384 + row * 128 + ((word % 8) ^ (row % 8)) * 16), values)
+        if const_expr(self.flagged):
+            bad, least, most = self.over_page(bad, least, most, smem, tid, warp)
+            exponent = Int32(0)
+            if (most - least <= INT8_SPAN) & (most < 255) & (bad == 0):
+                exponent = select(most, Int32(0), Int32(127), least)         # a page of zeros
+                narrow = args.scratch.toint() + layout.narrow + unit * NARROW_PAGE_BYTES
+                for i in cutlass.range_constexpr(WORDS):
+                    row = i * (THREADS // 16) + tid // 16
+                    low, high = int8.int8_word(w[i], int8.tables(s[i] - exponent))
+                    stg64(narrow + Int64(row * 128 + ((word // 2) ^ (row % 8)) * 16 + word % 2 * 8), pack64(low, high))
+            if tid == 0:
+                self.note_page(args, layout, unit, bad, exponent)
+
+    @cute.jit
+    def over_page(self, bad: Int32, least: Int32, most: Int32, smem: Int32, tid: Int32, warp: Int32):
+        """Maximum, minimum, maximum over the CTA. One barrier a page suffices: pages take turns with two rows of words."""
+        bad, least, most = redux("max", bad), redux("min", least), redux("max", most)
+        if tid % 32 == 0:
+            sts_v4(smem + warp * 16, [bad, least, most, Int32(0)])
+        cute.arch.sync_threads()
+        for i in cutlass.range_constexpr(WARPS):
+            b, low, high, _ = lds128(smem, i * 16)
+            bad, least, most = cutlass.max(bad, b), cutlass.min(least, low), cutlass.max(most, high)
+        return bad, least, most
 
     @cute.jit
     def nan_page(self, dst: Int64, tid: Int32):
@@ -124,54 +163,42 @@ class Prepare(BlockScoresKernel):
         for i in cutlass.range(WIDE_PAGE_BYTES // (THREADS * 16), unroll=1):
             stg_v4(dst + Int64(i * THREADS + tid) * 16, [nan, nan, nan, nan])
 
-    @cute.jit
-    def write_page_flag(self, addr: Int64, bad: Int32, smem: Int32, tid: Int32, warp: Int32):
-        """Maximum over the CTA. One barrier a page suffices: pages take turns with two rows of words."""
-        worst = redux("max", bad)
-        if tid % 32 == 0:
-            sts32(smem + warp * 4, 0, worst)
-        cute.arch.sync_threads()
-        if tid == 0:
-            word = lds32(smem)
-            for i in cutlass.range_constexpr(WARPS - 1):
-                word = cutlass.max(word, lds32(smem, (i + 1) * 4))
-            stg32(addr, word)
-
     # ---------------------------------------------------------------- query exponents
     @cute.jit
     def query_flags(self, args, layout, worker: Int32, workers: Int32, lane: Int32):
-        """A warp 16 tokens at a time: is an exponent of a token below the end of the last sequence outside the window?"""
+        """A warp QUERY_CHUNK tokens at a time, those below the end of the last sequence: query_flags of configs Scratch."""
         end = Int32(0)
         if args.num_seqs > 0:
             end = plan.clamp(ldg32(args.cu_seqlens_q.toint() + Int64(args.num_seqs) * 4), 0, args.tokens)
         tiles = (args.tokens + 127) // 128
+        ratio = args.heads_q // args.heads_kv
         c = worker
-        while c < (args.tokens + 15) // 16:
-            t0 = c * 16
-            rows = plan.clamp(end - t0, 0, 16)
-            bad = Int32(0)
+        while c < (args.tokens + QUERY_CHUNK - 1) // QUERY_CHUNK:
+            rows = plan.clamp(end - c * QUERY_CHUNK, 0, QUERY_CHUNK)
+            found = Int32(0)
             if rows > 0:
-                # one word = the four exponents of a (token, head); reading one twice does no harm
-                for i in cutlass.range((args.heads_q + 1) // 2, unroll=8):
-                    e = i * 32 + lane
+                # one word = the four exponents of a (token, head); a lane has a token and every fourth head. Reading one twice does no harm.
+                t = c * QUERY_CHUNK + cutlass.min(lane % QUERY_CHUNK, rows - 1)
+                heads = 32 // QUERY_CHUNK
+                for i in cutlass.range((args.heads_q + heads - 1) // heads, unroll=4):
+                    head = cutlass.min(i * heads + lane // QUERY_CHUNK, args.heads_q - 1)
                     if const_expr(self.scale_layout == "public"):
-                        at = Int64(t0) * Int64(args.heads_q) + Int64(cutlass.min(e, rows * args.heads_q - 1))
-                        word = ldg32(args.q_scale.toint() + at * 4)
+                        word = ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(head)) * 4)
                     else:
-                        t = t0 + cutlass.min(e & 15, rows - 1)
-                        tile = Int64(cutlass.min(e >> 4, args.heads_q - 1)) * Int64(tiles) + Int64(t // 128)
+                        tile = Int64(head) * Int64(tiles) + Int64(t // 128)
                         word = ldg32(args.q_scale.toint() + tile * 512 + Int64(tiled_offset(t % 128, 0)))
-                    bad = bad | self.outside_word(word)
-            bad = redux("or", bad)
+                    found = found | self.row_flags(word, head // ratio)
+            found = redux("or", found)
             if lane == 0:
-                stg32(args.scratch.toint() + layout.query_flags + Int64(c) * 4, bad)
+                stg32(args.scratch.toint() + layout.query_flags + Int64(c) * 4, found)
             c = c + workers
 
-    def outside_word(self, word):
-        """1 if one of the four bytes is outside QUERY_WINDOW and not NaN."""
-        bad = Int32(0)
-        for i in range(4):
-            byte = (word >> (8 * i)) & 255
-            bad = bad | (outside(byte, Int32(QUERY_WINDOW[0]), Int32(QUERY_WINDOW[1] - QUERY_WINDOW[0]))
-                         & outside(byte, Int32(255), Int32(0)))
-        return bad
+    def row_flags(self, word, kv):
+        """What the four exponents of one row of KV head kv add to query_flags."""
+        exponents = [(word >> (8 * i)) & 255 for i in range(4)]
+        least, most, bad = exponents[0], exponents[0], Int32(0)
+        for e in exponents:
+            least, most = cutlass.min(least, e), cutlass.max(most, e)
+            bad = bad | (outside(e, Int32(QUERY_WINDOW[0]), Int32(QUERY_WINDOW[1] - QUERY_WINDOW[0])) & outside(e, Int32(255), Int32(0)))
+        span = outside(most - least, Int32(0), Int32(INT8_SPAN)) | bad | (1 - outside(most, Int32(255), Int32(0)))
+        return bad | (span << (1 + kv % QUERY_FLAG_HEADS))
