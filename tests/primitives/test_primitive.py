@@ -178,7 +178,7 @@ def test_pages_per_pass_follows_the_config():
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands()]
     shapes[4] = jax.ShapeDtypeStruct((1_000_000,), jnp.int32)
     text = cuda_text(*shapes, path="prefill")
-    assert f"pages_per_pass = {pages_per_pass("nvfp4", 1_000_000, 2)} : i64" in text
+    assert f"pages_per_pass = {pages_per_pass('nvfp4', 1_000_000, 2)} : i64" in text
     assert f"tensor<{scratch_bytes('prefill', 'nvfp4', 2, 4, 2, 1_000_000)}xui8>" in text and scratch_bytes("prefill", "nvfp4", 2, 4, 2, 1_000_000) < 300 * 2**20
 
 
