@@ -134,6 +134,11 @@ def fmul(a, b):
 
 
 # ---- warp
+def lane_here():
+    """Lane of the warp, read where it is written: no register holds it until then."""
+    return asm("mov.u32 $0, %laneid;", [Int32], [], "=r", pure=False)
+
+
 def shfl_xor_f32(a, mask):
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
 

@@ -28,9 +28,10 @@ import cutlass.cute as cute
 from cutlass import BFloat16, Float32, Int8, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import warpgroup
 
+from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
-from ..common.asm import (bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
+from ..common.asm import (bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
                           mbarrier_init, mbarrier_wait, pack64, sts64, stg_f32)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
@@ -69,10 +70,14 @@ class Form:
         place["shared_bytes"] = place["q_empty"] + self.slots * 8
         for name, value in place.items():
             object.__setattr__(self, name, value)
+        # What a CTA starts with is all it gets: setmaxnreg waits for ever for more. Registers come in eights a thread.
+        threads = 128 + 32 * self.consumer_warps
+        if 128 * self.registers[0] + (threads - 128) * self.registers[1] > REGISTERS_PER_SM // threads // 8 * 8 * threads:
+            raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
 FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6),
-         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(72, 104), batch=4)}
+         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4)}
 
 
 class Prefill(BlockScoresKernel):
@@ -189,10 +194,10 @@ class Prefill(BlockScoresKernel):
                 if left > 0:
                     at = self.walk.next_position(args, layout, at, item, first)
                 if unit < units:
-                    fill.fill_unit(args, layout, unit, lane)
+                    fill.fill_unit(args, layout, unit, lane_here())
                     unit = unit + stride
         while unit < units:
-            fill.fill_unit(args, layout, unit, lane)
+            fill.fill_unit(args, layout, unit, lane_here())
             unit = unit + stride
 
     def fills(self, args):
