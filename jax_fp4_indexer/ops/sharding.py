@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..configs.block_scores import PAGE
 from ..errors import message
 from ..reference import static_args as must
-
-INT32_MAX, INT32_MIN = 2**31 - 1, -2**31
+from ..reference.split import block_range, causal_offset, token_range
 
 
 class ShardedMetadata(typing.NamedTuple):
@@ -110,9 +108,7 @@ def token_range_metadata(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset
     op = "token_range_metadata"
     cu_q, _, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     tokens = must.static_int(op, "tokens", tokens, 0, "Pass the rows of the device's part of q_fp4.")
-    first = _scalar(op, "first", first)
-    skipped = jnp.clip(first - cu_q[:-1], 0, jnp.maximum(cu_q[1:] - cu_q[:-1], 0))           # rows of the sequence that lie before the range
-    return jnp.clip(cu_q, first, first + tokens) - first, offset + jnp.minimum(skipped, INT32_MAX - jnp.maximum(offset, 0))
+    return token_range(cu_q, offset, _scalar(op, "first", first), tokens)
 
 
 def block_range_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blocks, *, qo_offset=None):
@@ -139,11 +135,7 @@ def block_range_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blo
     _, cu_k, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     cu_pages = _vector(op, "cu_page_offsets", cu_page_offsets, cu_k.shape[0])
     blocks = must.static_int(op, "blocks", blocks, 0, "Pass the blocks that a device scores.")
-    first = jnp.minimum(_scalar(op, "first", first), INT32_MAX // PAGE)
-    before = first * PAGE                                                                     # keys of a sequence that lie before the range
-    lengths = jnp.clip(cu_k[1:] - cu_k[:-1] - before, 0, min(blocks * PAGE, INT32_MAX))
-    cu_k = jnp.concatenate([jnp.zeros_like(cu_k[:1]), jnp.cumsum(lengths, dtype=jnp.int32)])
-    return cu_k, cu_pages + jnp.minimum(first, INT32_MAX - cu_pages), jnp.maximum(offset, INT32_MIN + before) - before
+    return block_range(cu_k, cu_pages, offset, _scalar(op, "first", first), blocks)
 
 
 def _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset):
@@ -151,7 +143,7 @@ def _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset):
     cu_q = _vector(op, "cu_seqlens_q", cu_seqlens_q, None)
     cu_k = _vector(op, "cu_seqlens_k", cu_seqlens_k, cu_q.shape[0])
     if qo_offset is None:
-        return cu_q, cu_k, (cu_k[1:] - cu_k[:-1]) - (cu_q[1:] - cu_q[:-1])
+        return cu_q, cu_k, causal_offset(cu_q, cu_k)
     return cu_q, cu_k, _vector(op, "qo_offset", qo_offset, cu_q.shape[0] - 1)
 
 

@@ -18,7 +18,7 @@ from ..errors import message
 from ..formats import scale_layout as layouts
 from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
 from ..reference.varying import same_varying_axes
-from . import runtime
+from . import partition, runtime
 
 OP = "fp4_indexer_block_scores"
 OPERANDS = ("q", "k", "q_scale", "k_scale", "kv_indices", "cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets", "qo_offset", "head_scale")
@@ -113,9 +113,8 @@ def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen
     size = scratch_bytes(path, fp4_format, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], num_indices)
     # A result that nobody sees: XLA plans its memory, so that the call allocates nothing and may be part of a CUDA graph.
     scratch = jax.core.ShapedArray((size,), np.dtype("uint8"))
-    rule = jax.ffi.ffi_lowering(runtime.BLOCK_SCORES)
-    return rule(ctx.replace(avals_out=[*ctx.avals_out, scratch]), *operands,
-                **attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, k.shape[1], implementation))[:1]
+    return partition.lower(runtime.BLOCK_SCORES, ctx.replace(avals_out=[*ctx.avals_out, scratch]), operands,
+                           attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, k.shape[1], implementation))[:1]
 
 
 mlir.register_lowering(block_scores_p, _lower_reference)

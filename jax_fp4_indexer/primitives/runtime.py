@@ -12,6 +12,8 @@ import threading
 import jax
 import jax.export
 
+from . import partition
+
 LIBRARY = "libjax_fp4_indexer_ffi.so"
 BLOCK_SCORES = "jax_fp4_indexer.block_scores.v1"
 TARGETS = (BLOCK_SCORES,)
@@ -101,6 +103,7 @@ def register(platform="CUDA", library=None):
         jax.ffi.register_ffi_target(BLOCK_SCORES, {
             "instantiate": capsule(library.jfi_block_scores_instantiate), "prepare": capsule(library.jfi_block_scores_prepare),
             "execute": capsule(library.jfi_block_scores_execute)}, platform=platform)
+        partition.register(BLOCK_SCORES, platform)
         done.add(platform)
 
 

@@ -1,0 +1,26 @@
+"""Arithmetic of a batch that several devices share: int32 throughout, and no overflow for any offset."""
+import jax.numpy as jnp
+
+from ..configs.block_scores import PAGE
+
+INT32_MAX, INT32_MIN = 2**31 - 1, -2**31
+
+
+def causal_offset(cu_seqlens_q, cu_seqlens_k):
+    """int32 [B]: k_len - q_len, what causal masking uses where no qo_offset is given."""
+    return (cu_seqlens_k[1:] - cu_seqlens_k[:-1]) - (cu_seqlens_q[1:] - cu_seqlens_q[:-1])
+
+
+def token_range(cu_seqlens_q, offset, first, tokens):
+    """(cu_seqlens_q, offset) under which rows 0 .. tokens - 1 of a device are rows first .. first + tokens - 1 of the batch."""
+    skipped = jnp.clip(first - cu_seqlens_q[:-1], 0, jnp.maximum(cu_seqlens_q[1:] - cu_seqlens_q[:-1], 0))      # rows of the sequence before the range
+    return jnp.clip(cu_seqlens_q, first, first + tokens) - first, offset + jnp.minimum(skipped, INT32_MAX - jnp.maximum(offset, 0))
+
+
+def block_range(cu_seqlens_k, cu_page_offsets, offset, first, blocks):
+    """(cu_seqlens_k, cu_page_offsets, offset) under which blocks 0 .. blocks - 1 of a device are blocks first .. first + blocks - 1 of every sequence."""
+    first = jnp.minimum(first, INT32_MAX // PAGE)
+    before = first * PAGE                                                               # keys of a sequence before the range
+    lengths = jnp.clip(cu_seqlens_k[1:] - cu_seqlens_k[:-1] - before, 0, min(blocks * PAGE, INT32_MAX))
+    cu_seqlens_k = jnp.concatenate([jnp.zeros_like(cu_seqlens_k[:1]), jnp.cumsum(lengths, dtype=jnp.int32)])
+    return cu_seqlens_k, cu_page_offsets + jnp.minimum(first, INT32_MAX - cu_page_offsets), jnp.maximum(offset, INT32_MIN + before) - before

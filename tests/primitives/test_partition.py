@@ -1,0 +1,186 @@
+"""How XLA splits the CUDA custom call over devices, on eight CPU devices: which shapes a device gets, what is communicated, and the bits of the whole call.
+
+The call is lowered as for CUDA; once the partitioner has cut it up, the part of a device is computed by the definition in place of the kernel.
+"""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jax_fp4_indexer.configs.block_scores import scratch_bytes
+from jax_fp4_indexer.primitives import block_scores as wire
+from jax_fp4_indexer.primitives import partition, runtime
+from jax_fp4_indexer.reference.block_scores import block_scores_core
+
+from support.meshes import collectives, mesh
+from support.operands import operands
+
+# The primitive with its CUDA lowering on every platform, beside the real one, which stays as it is in this process.
+cuda_p = Primitive("block_scores_as_on_cuda")
+cuda_p.def_abstract_eval(wire._type_of_result)
+mlir.register_lowering(cuda_p, wire._lower_cuda)
+
+STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=4, k_tiles=3, implementation="auto")
+Q, K, HEADS = "q", "k", (None, "x")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the devices' calls are made with: (shapes of the operands, attributes, shapes of the results)."""
+    partition.register(runtime.BLOCK_SCORES, "cpu")
+    made = []
+
+    def ffi_call(target, types):
+        def call(*given, **attributes):
+            made.append(([x.shape for x in given], attributes, [t.shape for t in types]))
+            scores = block_scores_core(*given, k_tiles=types[0].shape[1], fp4_format=attributes["format"], scale_layout=attributes["scale_layout"], mask=int(attributes["mask"]))
+            assert scores.shape == types[0].shape
+            return scores, jnp.zeros(types[1].shape, jnp.uint8)
+        return call
+
+    monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
+    return made
+
+
+def run(devices, specs, static, args, out=None):
+    """(result, collectives of the program) of the whole call under plain jit, operands placed by `specs`."""
+    f = jax.jit(lambda *args: cuda_p.bind(*args, **static), **({} if out is None else {"out_shardings": NamedSharding(devices, out)}))
+    placed = [jax.device_put(x, NamedSharding(devices, specs.get(name, P()))) for name, x in zip(wire.OPERANDS, args, strict=True)]
+    compiled = f.lower(*placed).compile()
+    assert f"u8[{scratch_bytes(static['path'], 2, args[0].shape[0], args[1].shape[1], args[4].shape[0])}]" not in compiled.as_text()      # the scratch of the whole call
+    return compiled(*placed), collectives(compiled)
+
+
+def by_heads(layout, axis="x", keys=True):
+    q = {"q": P(None, axis), "q_scale": P(None, axis) if layout == "public" else P(axis), "head_scale": P(axis)}
+    return q | ({"k": P(None, axis)} | ({"k_scale": P(None, axis)} if layout == "public" else {}) if keys else {})
+
+
+def by_tokens(axis="x"):
+    return {"q": P(axis), "q_scale": P(axis)}
+
+
+LAYOUTS = ("public", "preordered_mma")
+# name -> (mesh, heads of q and k, layouts, placement by layout, q and k of a device, sharding of the result)
+CASES = {
+    "heads": ({"x": 4}, (8, 4), LAYOUTS, by_heads, ((8, 2, 64), (6, 1, 128, 64)), P("x")),
+    "heads_of_some_devices": ({"x": 2, "y": 4}, (8, 4), LAYOUTS, by_heads, ((8, 4, 64), (6, 2, 128, 64)), P("x")),
+    "equal_heads": ({"x": 4}, (4, 4), LAYOUTS, by_heads, ((8, 1, 64), (6, 1, 128, 64)), P("x")),
+    "query_heads_of_one_kv_head": ({"x": 8}, (8, 1), LAYOUTS, lambda layout: by_heads(layout, keys=False), ((8, 1, 64), (6, 1, 128, 64)), P("x")),
+    "query_heads_split_further": ({"x": 4, "y": 2}, (8, 4), LAYOUTS, lambda layout: by_heads(layout, ("x", "y"), keys=False) | {k: v for k, v in by_heads(layout).items() if k[0] == "k"},
+                                  ((8, 1, 64), (6, 1, 128, 64)), P(("x", "y"))),
+    "keys_follow_queries": ({"x": 4}, (8, 4), LAYOUTS, lambda layout: by_heads(layout, keys=False), ((8, 2, 64), (6, 1, 128, 64)), P("x")),
+    "queries_follow_keys": ({"x": 4}, (8, 4), ("public",), lambda layout: {k: v for k, v in by_heads(layout).items() if k[0] == "k"}, ((8, 2, 64), (6, 1, 128, 64)), P("x")),
+    "tokens": ({"x": 4}, (4, 2), ("public",), lambda layout: by_tokens(), ((2, 4, 64), (6, 2, 128, 64)), P(None, None, "x")),
+    "tokens_over_two_axes": ({"x": 4, "y": 2}, (4, 2), ("public",), lambda layout: by_tokens(("x", "y")), ((1, 4, 64), (6, 2, 128, 64)), P(None, None, ("x", "y"))),
+    "tokens_and_heads": ({"x": 2, "y": 4}, (4, 2), ("public",), lambda layout: {"q": P("y", "x"), "q_scale": P("y", "x"), "k": P(None, "x"), "k_scale": P(None, "x")},
+                         ((2, 2, 64), (6, 1, 128, 64)), P("x", None, "y")),
+}
+ROWS = [(name, layout) for name, case in CASES.items() for layout in case[2]]
+
+
+@pytest.mark.parametrize("name, layout, mask", [(*row, i % 3) for i, row in enumerate(ROWS)])
+def test_auto_mesh_splits_without_communication(calls, name, layout, mask):
+    axes, (heads_q, heads_kv), _, placement, (q, k), result = CASES[name]
+    fmt = "mxfp4" if mask == 2 else "nvfp4"
+    static = STATIC | dict(scale_layout=layout, mask=mask, fp4_format=fmt, path="prefill" if mask == 1 else "decode")
+    args = operands(tokens=8, heads_q=heads_q, heads_kv=heads_kv, num_pages=6, scale_layout=layout, fp4_format=fmt)
+    want = block_scores_core(*args, k_tiles=3, fp4_format=fmt, scale_layout=layout, mask=mask)
+    got, found = run(mesh(**axes), placement(layout), static, args)
+    assert found == []
+    assert [shapes[:2] for shapes, _, _ in calls] == [[q, k]]
+    assert got.sharding.spec == result
+    np.testing.assert_array_equal(got, want)
+
+
+def test_attributes_and_scratch_are_those_of_the_part(calls):
+    args = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6)
+    run(mesh(x=4), by_heads("public"), STATIC | dict(path="prefill"), args)
+    (_, attributes, results), = calls
+    whole = wire.attributes("prefill", "nvfp4", "public", 1, 4, 6, 1, "auto")
+    assert attributes == whole and {k: type(v) for k, v in attributes.items()} == {k: type(v) for k, v in whole.items()}
+    assert results == [(2, 3, 8), (scratch_bytes("prefill", 2, 8, 1, 6),)]
+
+
+@pytest.mark.parametrize("name, specs", [("pages", {"k": P("x"), "k_scale": P("x")}), ("odd_tokens", by_tokens()), ("tokens_in_mma_order", {"q": P("x")})])
+def test_what_cannot_be_split_is_gathered_and_right(calls, name, specs):
+    layout = "preordered_mma" if "mma" in name else "public"
+    args = operands(tokens=8, heads_q=4, heads_kv=2, num_pages=8, scale_layout=layout)
+    got, found = run(mesh(x=8 if name == "odd_tokens" else 4), {} if name == "odd_tokens" else specs, STATIC | dict(scale_layout=layout), args,
+                     out=P() if name == "odd_tokens" else None)
+    assert (found != []) == (name != "odd_tokens")
+    np.testing.assert_array_equal(got, block_scores_core(*args, k_tiles=3, fp4_format="nvfp4", scale_layout=layout, mask=1))
+
+
+@pytest.mark.parametrize("split", ["heads", "tokens", "heads_mma"])
+def test_partial_shard_map_leaves_auto_axes_split(calls, split):
+    """Sequences by hand over `b`, the rest by XLA over `x`: no communication in either."""
+    layout = "preordered_mma" if "mma" in split else "public"
+    devices = mesh(b=2, x=4)
+    parts = [operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6, scale_layout=layout, seed=seed) for seed in range(2)]
+    joined = [jnp.stack([p[i] for p in parts]) for i in range(10)]
+    specs = by_tokens() if split == "tokens" else by_heads(layout)
+    static = STATIC | dict(scale_layout=layout)
+    f = jax.shard_map(lambda *args: cuda_p.bind(*(x[0] for x in args), **static)[None], mesh=devices, in_specs=P("b"), out_specs=P("b"), axis_names={"b"})
+    placed = [jax.device_put(x, NamedSharding(devices, P("b", *specs.get(name, ())))) for name, x in zip(wire.OPERANDS, joined)]
+    compiled = jax.jit(f).lower(*placed).compile()
+    assert collectives(compiled) == []
+    assert calls[0][0][0] == ((2, 8, 64) if split == "tokens" else (8, 2, 64))
+    want = jnp.stack([block_scores_core(*p, k_tiles=3, fp4_format="nvfp4", scale_layout=layout, mask=1) for p in parts])
+    np.testing.assert_array_equal(compiled(*placed), want)
+
+
+def lowered(function, *args):
+    return jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_where_the_rule_is_written():
+    """Only where XLA may split something: programs of one device and of `shard_map` keep the text they have."""
+    args = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6)
+    devices = mesh(x=4)
+    call = functools.partial(wire.block_scores, **STATIC)
+    assert "sdy.sharding_rule" not in lowered(call, *args)
+    placed = [jax.device_put(x, NamedSharding(devices, P())) for x in args]
+    text = lowered(call, *placed)
+    assert "#sdy.op_sharding_rule<([i, jk, l], [m, j, n, o], [i, jk, p], [m, j, n, q], [r], [s], [t], [u], [v], [jk], [i], [j])->([jk, w, i], [x])" in text
+    assert f"custom_call @{runtime.BLOCK_SCORES}.split(" in text
+    manual = jax.shard_map(call, mesh=devices, in_specs=P(), out_specs=P(), check_vma=False)
+    assert "sdy.sharding_rule" not in lowered(manual, *placed) and f"custom_call @{runtime.BLOCK_SCORES}(" in lowered(manual, *placed)
+
+
+def test_without_the_hooks_of_jax_the_call_is_as_before(monkeypatch):
+    monkeypatch.setattr(partition, "xla_client", None)
+    devices = mesh(x=2)
+    text = lowered(functools.partial(wire.block_scores, **STATIC), *(jax.device_put(x, NamedSharding(devices, P())) for x in operands()))
+    assert f"custom_call @{runtime.BLOCK_SCORES}(" in text and "sdy.sharding_rule" not in text
+    partition.register("another.target", "cpu")             # does nothing, and does not fail
+
+
+def test_parse_reads_what_xla_hands_over():
+    assert partition.parse(b'{format = "nvfp4", mask = 1 : i64, max_seqlen_q = 2147483647 : i64, path = "decode"}') == {
+        "format": "nvfp4", "mask": 1, "max_seqlen_q": 2147483647, "path": "decode"}
+
+
+@pytest.mark.parametrize("q, kv, heads, want", [
+    ([0, 1, 0, 1], [0, 0, 1, 1], (8, 4), ([0, 0, 1, 1], [0, 0, 1, 1])),              # they disagree: the keys stay where they are
+    ([0, 1, 2, 3], [0, 0, 1, 1], (8, 2), ([0, 1, 2, 3], [0, 0, 1, 1])),
+    ([0, 1, 2, 3], [0, 0, 1, 1], (8, 4), ([0, 0, 1, 1], [0, 0, 1, 1])),              # two KV heads a device: its query heads must be theirs
+    ([0, 1, 2, 3], [0], (8, 2), ([0, 1, 2, 3], [0, 0, 1, 1])),
+    ([0, 1, 2], [0], (6, 2), ([0, 0, 0], [0, 0, 0])),                                # three parts of two KV heads: whole
+    ([0, 1, 2, 3], [0], (4, 1), ([0, 1, 2, 3], [0, 0, 0, 0])), ([0], [0, 1], (4, 2), ([0, 1], [0, 1]))])
+def test_heads_that_a_device_can_work_with(q, kv, heads, want):
+    got = partition.choose(np.array(q), np.array(kv), *heads)
+    assert [x.tolist() for x in got] == [list(x) for x in want]
+
+
+def test_tokens_that_a_device_can_work_with():
+    heads = np.array([0, 0, 1, 1])
+    assert partition.choose_tokens(np.array([0, 1, 0, 1]), heads, 8).tolist() == [0, 1, 0, 1]
+    assert partition.choose_tokens(np.array([0, 0, 1, 1]), heads, 8).tolist() == [0, 0, 0, 0]        # the same devices hold both
+    assert partition.choose_tokens(np.array([0, 1, 0, 1]), heads, 7).tolist() == [0, 0, 0, 0]
