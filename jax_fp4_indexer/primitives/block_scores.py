@@ -13,15 +13,16 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass, scratch_bytes
+from ..configs.block_scores import GROUPS, pages_per_pass, scratch_bytes
 from ..errors import message
 from ..formats import scale_layout as layouts
 from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
 from ..reference.varying import same_varying_axes
 from . import partition, runtime
+from .explicit import over_explicit_axes
+from .operands import NAMES as OPERANDS
+from .operands import OP, operand_types
 
-OP = "fp4_indexer_block_scores"
-OPERANDS = ("q", "k", "q_scale", "k_scale", "kv_indices", "cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets", "qo_offset", "head_scale")
 PATHS = ("decode", "prefill")
 IMPLEMENTATIONS = ("auto", "portable", "reference")
 
@@ -44,19 +45,10 @@ def block_scores(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k,
     without the library.
     """
     operands = same_varying_axes(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale)
-    return block_scores_p.bind(*operands, path=path, fp4_format=fp4_format, scale_layout=scale_layout, mask=int(mask), max_seqlen_q=int(max_seqlen_q),
-                               k_tiles=int(k_tiles), implementation=implementation)
-
-
-def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_layout):
-    """(dtype, shape) of every operand, by its name."""
-    tokens, heads_q, _ = q_shape
-    num_pages, heads_kv = k_shape[:2]
-    groups = GROUPS[fp4_format]
-    scales = layouts.q_scale_shape(scale_layout, tokens, heads_q, groups), layouts.k_scale_shape(scale_layout, num_pages, heads_kv, groups, PAGE)
-    shapes = ((tokens, heads_q, CODE_BYTES), (num_pages, heads_kv, PAGE, CODE_BYTES), *scales, (num_indices,), *((num_seqs + 1,),) * 3, (num_seqs,), (heads_q,))
-    dtypes = ("uint8",) * 4 + ("int32",) * 5 + ("float32",)
-    return dict(zip(OPERANDS, zip(dtypes, shapes, strict=True), strict=True))
+    params = {"path": path, "fp4_format": fp4_format, "scale_layout": scale_layout, "mask": int(mask), "max_seqlen_q": int(max_seqlen_q), "k_tiles": int(k_tiles),
+              "implementation": implementation}
+    scores = over_explicit_axes(block_scores_p.bind, operands, params)
+    return block_scores_p.bind(*operands, **params) if scores is None else scores
 
 
 @block_scores_p.def_abstract_eval
@@ -75,7 +67,7 @@ def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_
             raise TypeError(message(OP, name, aval, f"{dtype}[{', '.join(map(str, shape))}]", "Pass the operands of the custom call."))
         if any(axis is not None for axis in aval.sharding.spec):
             raise TypeError(message(OP, name, f"sharding {aval.sharding.spec} over explicit mesh axes", "an unsharded array",
-                                    "Call the op inside jax.shard_map: each device scores its own tokens or its own heads, with no communication."))
+                                    "Split heads or tokens only, or call the op inside jax.shard_map: docs/sharding.md."))
     if q.shape[1] % max(k.shape[1], 1):
         raise TypeError(message(OP, "k", f"{k.shape[1]} heads beside {q.shape[1]} of q", "a divisor of q's heads", "Check axis 1 of both."))
     # Derived from an operand's type, so that the result varies over the manual mesh axes that the operands vary over.

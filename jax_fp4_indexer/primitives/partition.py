@@ -22,13 +22,12 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 from ..configs.block_scores import pages_per_pass, scratch_bytes
-from ..reference.split import causal_offset, token_range
+from .operands import CU_Q, DTYPES, HEAD_SCALE, K, K_SCALE, KV_INDICES, Q, Q_SCALE, own_heads, own_tokens
 
 try:
     from jax._src import xla_bridge
@@ -38,8 +37,7 @@ except ImportError:
     xla_client = None
 
 SPLIT = ".split"                # added to the name of a call that the partitioner will replace
-Q, K, Q_SCALE, K_SCALE, KV_INDICES, CU_Q, CU_K, CU_PAGES, QO_OFFSET, HEAD_SCALE, TOKEN, KV_HEAD = range(12)       # operands of the call, and the two of SPLIT
-DTYPES = ("uint8",) * 4 + ("int32",) * 5 + ("float32",) + ("int32",) * 2
+TOKEN, KV_HEAD = 10, 11         # its two more operands
 
 
 # ---- the rule
@@ -118,9 +116,9 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
     def program(*operands):
         own, operands = dict(attributes), list(operands)
         if not public and _parts(kv_heads) > 1:
-            operands[K_SCALE] = _own_heads(operands, local[K])
+            own_heads(operands, operands[KV_HEAD][0])
         if _parts(tokens) > 1:
-            own["mask"] = _own_tokens(operands, own["mask"])
+            own["mask"] = np.int64(own_tokens(operands, operands[TOKEN][0], own["mask"]))
         own_kv, num_indices = local[K][1], shapes[KV_INDICES][0]
         if own["path"] == "prefill":
             own["pages_per_pass"] = np.int64(pages_per_pass(num_indices, own_kv))
@@ -129,7 +127,7 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
         # Scratch of the whole call's size stands in its place: nobody reads it, so XLA drops it.
         return jax.ffi.ffi_call(target, types)(*operands[:TOKEN], **own)[0], jnp.zeros(scratch, jnp.uint8)
 
-    lowered = jax.jit(program, keep_unused=True).trace(*map(jax.ShapeDtypeStruct, local, DTYPES[:len(local)])).lower(lowering_platforms=("cpu",))
+    lowered = jax.jit(program, keep_unused=True).trace(*map(jax.ShapeDtypeStruct, local, (*DTYPES, "int32", "int32")[:len(local)])).lower(lowering_platforms=("cpu",))
     result = [_sharding({0: heads, 2: tokens}, 3), _sharding({}, 1)]
     return _bytecode(lowered.compiler_ir("stablehlo")), [_sharding(split[i], len(shape)) for i, shape in enumerate(shapes)], xla_client.HloSharding.tuple_sharding(result_shape, result)
 
@@ -202,19 +200,3 @@ def _sharding(split, rank):
     if devices.shape[-1] == 1:
         return xla_client.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(devices[..., 0]), subgroup_types=[])
     return xla_client.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(devices), subgroup_types=[xla_client.OpSharding.Type.REPLICATED])
-
-
-def _own_heads(operands, pool):
-    """MMA-ordered scales of the KV heads of a device, from those of all heads."""
-    k_scale, (num_pages, own) = operands[K_SCALE], pool[:2]
-    by_head = k_scale.reshape(num_pages, -1, *k_scale.shape[1:])
-    return lax.dynamic_slice_in_dim(by_head, operands[KV_HEAD][0], own, 1).reshape(num_pages * own, *k_scale.shape[1:])
-
-
-def _own_tokens(operands, mask):
-    """Puts the metadata of a device's tokens in place of that of all; returns the mask that goes with it."""
-    offset = operands[QO_OFFSET] if mask == 2 else causal_offset(operands[CU_Q], operands[CU_K])
-    operands[CU_Q], offset = token_range(operands[CU_Q], offset, operands[TOKEN][0], operands[Q].shape[0])
-    if mask:
-        operands[QO_OFFSET] = offset
-    return np.int64(2 if mask else 0)

@@ -134,6 +134,18 @@ def split_blocks(mesh, arrays, static, want):
     return problem or different(got, want)
 
 
+def jit_alone(heads, kind, mesh, arrays, static, want):
+    """No shard_map: plain jit over placed operands, heads or tokens split by XLA (Auto axes) or by the types (Explicit axes)."""
+    mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,))
+    at, keys = (P(None, "x"), P(None, "x")) if heads else (P("x"), P())
+    placed = [put(mesh, arrays[name], *spec) for name, spec in zip(OPERANDS, [at, keys, at, keys, *[P()] * 4])]
+    got, problem = compiled_run(functools.partial(call, static), *placed)
+    spec = tuple(got.sharding.spec)[:3]
+    if not problem and spec + (None,) * (3 - len(spec)) != (("x", None, None) if heads else (None, None, "x")):
+        problem = f"the result is split as {got.sharding.spec}"
+    return problem or different(got, want)
+
+
 def pmap_equals(mesh, arrays, static, want):
     m, placed, _ = batch_operands(mesh, arrays)
     whole = ("k_fp4", "k_scale")
@@ -201,7 +213,9 @@ def results(small):
     for name, inp in batches(small):
         arrays, static = inp.arrays(), inp.statics()
         want = np.asarray(jax.jit(functools.partial(call, static))(*(jax.device_put(arrays[n], jax.devices()[0]) for n in OPERANDS)))
-        for what, function in (("heads split", split_heads), ("batch split", split_batch), ("tokens split", split_tokens), ("blocks split", split_blocks), ("pmap", pmap_equals)):
+        alone = [(f"{what} split, plain jit, {kind.name} axes", functools.partial(jit_alone, what == "heads", kind)) for kind in (AxisType.Auto, AxisType.Explicit) for what in ("heads", "tokens")
+                 if not (small and what == "tokens" and kind == AxisType.Auto)]              # XLA gathers the tokens of the definition, which is what runs on CPU
+        for what, function in (("heads split", split_heads), ("batch split", split_batch), ("tokens split", split_tokens), ("blocks split", split_blocks), ("pmap", pmap_equals), *alone):
             attempt(f"{what}, {name}: bits of one GPU, no communication", function, mesh, arrays, static, want)
     attempt("chain of 8 steps: no transfer, no waiting, bits of one GPU", chain, mesh, small)
 

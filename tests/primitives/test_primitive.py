@@ -112,14 +112,6 @@ def test_shard_map_refuses_a_result_called_replicated(args):
         jax.jit(f)(jnp.concatenate([args[0]] * 2), jnp.concatenate([args[2]] * 2))
 
 
-def test_explicit_mesh_axes_are_refused_with_advice(args):
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        q = jax.device_put(args[0], jax.NamedSharding(mesh, P("x")))
-        with pytest.raises(TypeError, match="q: got sharding .*shard_map"):
-            scores(q, *args[1:])
-
-
 def test_derivative_is_an_error_with_advice(args):
     for differentiate in (jax.grad(lambda h: scores(*args[:9], h).sum()), lambda h: jax.jvp(lambda h: scores(*args[:9], h), (h,), (h,))):
         with pytest.raises(NotImplementedError, match="no derivative.*stop_gradient"):
