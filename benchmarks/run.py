@@ -54,10 +54,9 @@ def main():
             if time.monotonic() - start > args.time_limit:
                 left_out.append(f"{case.name} {fmt} {layout}")
                 continue
-            begin = time.monotonic()
             rows.append(run.run_case(case, fmt, layout, args.implementation, rates=rates, warmup=2, iters=args.iters, repeats=args.repeats or (3 if args.quick else 7), xla=xla))
             row = rows[-1]
-            print(f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), sustained {row['sustained_us']:.2f} us; took {time.monotonic() - begin:.1f} s", flush=True)
+            print(f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), sustained {row['sustained_us']:.2f} us; took {', '.join(f'{k} {v:.1f}' for k, v in row['took_s'].items())} s", flush=True)
             out.write_text(json.dumps(rows, indent=1) + "\n")
     Console(width=180).print(run.table(rows))
     print(f"{len(rows)} rows in {time.monotonic() - start:.0f} s, left out: {left_out or 'none'}; wrote {out}")

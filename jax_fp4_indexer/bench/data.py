@@ -1,5 +1,6 @@
 """Inputs of a benchmark case: normal vectors quantised by our own quantiser, pages shuffled over a pool that holds several copies."""
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax_fp4_indexer.bench.shapes import WIDE_SPAN
 
 COLD_BYTES = 160 * 2**20        # rotating over this much keeps a 60 MB L2 cold
 MAX_SETS = 24
+ROWS = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +33,18 @@ def prefix_sum(lengths):
     return jnp.asarray(np.concatenate([[0], np.cumsum(lengths)]), jnp.int32)
 
 
-def _quantised_normal(key, rows, fmt, chunk=1 << 18):
-    """`rows` vectors of 128 normal values -> codes [rows, 64], scales [rows, G]; made in chunks so that the wide form stays small."""
+@functools.cache
+def _normal_rows(fmt, seed):
+    """ROWS vectors of 128 normal values, quantised: codes [ROWS, 64], scales [ROWS, G]."""
     quantise = jfi.quantize_nvfp4 if fmt == "nvfp4" else jfi.quantize_mxfp4
-    make = jax.jit(lambda k, n: tuple(quantise(jax.random.normal(k, (n, 128), jnp.float32))[:2]), static_argnums=1)
-    parts, done = [], 0
-    while done < rows:
-        n = min(chunk, rows - done)
-        parts.append(make(jax.random.fold_in(key, done), n))
-        done += n
-    return tuple(jnp.concatenate(x) if len(x) > 1 else x[0] for x in zip(*parts))
+    return tuple(jax.jit(lambda key: tuple(quantise(jax.random.normal(key, (ROWS, 128), jnp.float32))[:2]))(jax.random.key(seed)))
+
+
+@functools.partial(jax.jit, static_argnames=("rows",))
+def _drawn(pool, key, rows):
+    """`rows` of the pool's rows, drawn with repetition: quantising as many anew takes longer than timing them."""
+    index = jax.random.randint(key, (rows,), 0, ROWS)
+    return tuple(x[index] for x in pool)
 
 
 def _with_wide_pages(k_scale, pages, key):
@@ -56,8 +60,9 @@ def make(case, fmt, scale_layout, calls, seed=0):
     sets = int(min(MAX_SETS, max(2, -(-COLD_BYTES // per_set))))
     pool = case.pages * sets
     kq, kk = jax.random.split(jax.random.key(seed))
-    q, q_scale = _quantised_normal(kq, case.tokens * case.heads_q, fmt)
-    k, k_scale = _quantised_normal(kk, pool * case.heads_kv * 128, fmt)
+    normal = _normal_rows(fmt, seed)
+    q, q_scale = _drawn(normal, kq, case.tokens * case.heads_q)
+    k, k_scale = _drawn(normal, kk, pool * case.heads_kv * 128)
     groups = q_scale.shape[-1]
     q, q_scale = q.reshape(case.tokens, case.heads_q, 64), q_scale.reshape(case.tokens, case.heads_q, groups)
     k, k_scale = k.reshape(pool, case.heads_kv, 128, 64), k_scale.reshape(pool, case.heads_kv, 128, groups)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import subprocess
+import time
 
 import jax
 from rich.console import Console
@@ -39,13 +40,17 @@ def run_case(case, fmt, layout, implementation, *, rates, warmup, iters, repeats
     """One row; its keys are told in benchmarks/README.md. Times in microseconds."""
     groups, more = counts(case, fmt, iters)
     lists = max(sum(groups), more) if clock.available() else 2 * groups[1]          # by the host's clock: programs of n and of 2n calls
+    start = time.perf_counter()
     inputs = data.make(case, fmt, layout, lists)
+    made = time.perf_counter()
     times = timing.measure(data.op(case, fmt, layout, implementation), inputs, groups, repeats, warmup, more=more)
+    timed = time.perf_counter()
     xla_us = None
     baseline = data.plain_xla(case, fmt) if xla else None
     if baseline is not None:
         public = inputs if layout == "public" else data.make(case, fmt, "public", 6)
         xla_us = timing.measure(baseline, public, (1, 2), 3, 1, seconds=0.05).burst_us
+    seconds = {"data": made - start, "time": timed - made, "xla": time.perf_counter() - timed}
     row = {"op": "block_scores", "case": case.name, "format": fmt, "scale_layout": layout, "implementation": implementation or "auto",
            "median_us": times.burst_us, "spread_us": times.burst_spread_us, "limit": None, "limit_us": None, "fraction": None,
            "sustained_us": times.sustained_us, "sustained_spread_us": times.sustained_spread_us, "sustained_limit_us": None, "sustained_fraction": None,
@@ -53,7 +58,7 @@ def run_case(case, fmt, layout, implementation, *, rates, warmup, iters, repeats
            "published_us": case.published_us.get(fmt), "clocks_per_tile": None, "sustained_clocks_per_tile": None,
            "sm_mhz": times.burst_mhz, "sustained_sm_mhz": times.sustained_mhz, "card_burst": times.card.get("burst", {}), "card_sustained": times.card.get("sustained", {}),
            "busy": times.busy,
-           "method": times.method, "calls": groups, "first_call_s": times.first_s,
+           "method": times.method, "calls": groups, "first_call_s": times.first_s, "took_s": seconds,
            "card": jax.devices()[0].device_kind, "jax": jax.__version__, "commit": _commit(), "date": datetime.date.today().isoformat()}
     if times.burst_mhz and max(case.q_lens) > 8:
         for prefix, us, mhz in (("", times.burst_us, times.burst_mhz), ("sustained_", times.sustained_us, times.sustained_mhz)):

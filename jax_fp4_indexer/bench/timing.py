@@ -9,9 +9,9 @@ and a call takes ((third - second) - (fourth - third)) / n: from the start of on
 read different pages (`data.Data`), so that L2 is cold and XLA cannot compute two calls once; stamps and calls are ordered by data.
 
 burst       one run after a pause, in which the card cools and its clock recovers; median of several. The calls before the second stamp wake it up.
-sustained   programs of `SUSTAINED_S` or `SUSTAINED_CALLS`, one after the other for a while, so that the power cap sets the clock; median of the second half of that
-            time. `busy` is the share of it between first and last stamps. One at a time: two in flight alternate between two sets of buffers, and XLA
-            captures their graphs anew each time, which takes the host longer than a short call takes the device.
+sustained   programs of `SUSTAINED_S` or `SUSTAINED_CALLS`, run after run for a while, so that the power cap sets the clock; median of the second half of that
+            time. `busy` is the share of it between first and last stamps. Two runs are in flight, except of short calls: then runs alternate between two sets
+            of buffers, XLA captures the graph anew for each, and that takes the host `CAPTURE_US` a call. For the same reason no run's result is kept.
 
 Elsewhere (`host.py`) both are differences of host clocks.
 """
@@ -28,6 +28,7 @@ from jax_fp4_indexer.bench.card import Card
 
 IDLE_S = 0.08           # after it the clock was at its maximum in every run
 SUSTAINED_S, SUSTAINED_CALLS = 0.012, 160       # of a program
+CAPTURE_US = 40         # 23 us were seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ def per_call(ticks, counts):
     return float(sum(us[1:-1]) - len(timed) * us[-1]) / sum(timed), float(np.mean(mhz[1:-1]))
 
 
-def measure(call, args, counts, repeats, warmup=2, seconds=0.3, idle=IDLE_S, more=None):
+def measure(call, args, counts, repeats, warmup=2, seconds=0.4, idle=IDLE_S, more=None):
     """-> Times of `call(args, i)` (see `program`).
 
     counts: calls before timing, then one or more timed groups. `more`: the most calls that a program of the sustained time may have (default: no more than
@@ -102,13 +103,14 @@ def measure(call, args, counts, repeats, warmup=2, seconds=0.3, idle=IDLE_S, mor
         fn = program(call, counts)
         for _ in range(1 + warmup):
             jax.block_until_ready(fn(args))
-    runs, end = [], time.perf_counter() + seconds
+    in_flight, runs, end = [fn(args)] if burst_us > CAPTURE_US else [], [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(runs) < 6:
-        ticks = fn(args)
+        in_flight.append(fn(args))
         card.sample()
-        runs.append(jax.block_until_ready(ticks))
+        runs.append(np.asarray(in_flight.pop(0)))
+    jax.block_until_ready(in_flight)
     state["sustained"] = card.summary()
-    runs = np.stack([np.asarray(ticks) for ticks in runs[len(runs) // 2:]])
+    runs = np.stack(runs[len(runs) // 2:])
     sustained_us, sustained_mhz = zip(*(per_call(ticks, counts) for ticks in runs))
     return Times(burst_us, max(us) - min(us), statistics.median(sustained_us), max(sustained_us) - min(sustained_us), statistics.median(mhz),
                  statistics.median(sustained_mhz), clock.busy(runs), first, "device clock", state)
