@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..configs.block_scores import GROUPS, pages_per_pass, scratch_bytes
+from ..configs.block_scores import GROUPS, scratch_bytes
 from ..errors import message
 from ..formats import scale_layout as layouts
 from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
@@ -21,7 +21,7 @@ from ..reference.varying import same_varying_axes
 from . import partition, runtime
 from .explicit import over_explicit_axes
 from .operands import NAMES as OPERANDS
-from .operands import OP, operand_types
+from .operands import OP, attributes, operand_types
 
 PATHS = ("decode", "prefill")
 IMPLEMENTATIONS = ("auto", "portable", "reference")
@@ -72,19 +72,6 @@ def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_
         raise TypeError(message(OP, "k", f"{k.shape[1]} heads beside {q.shape[1]} of q", "a divisor of q's heads", "Check axis 1 of both."))
     # Derived from an operand's type, so that the result varies over the manual mesh axes that the operands vary over.
     return q.update(shape=(q.shape[1], k_tiles, q.shape[0]), dtype=np.dtype("float32"), weak_type=False)
-
-
-def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, heads_kv, implementation):
-    """The attributes of the custom call, with the types the handler binds: str and int64."""
-    return {
-        "path": path,
-        "format": fp4_format,
-        "scale_layout": scale_layout,
-        "mask": np.int64(mask),
-        "max_seqlen_q": np.int64(max_seqlen_q),
-        "pages_per_pass": np.int64(pages_per_pass(fp4_format, num_indices, heads_kv) if path == "prefill" else 0),
-        "implementation": implementation,
-    }
 
 
 def _reference(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):

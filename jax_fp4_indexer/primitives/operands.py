@@ -1,7 +1,8 @@
-"""The operands of the block-score call: numbers, names, types; and those of a device's part of a call."""
+"""The operands and attributes of the block-score call: numbers, names, types; and those of a device's part of a call."""
+import numpy as np
 from jax import lax
 
-from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE
+from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass
 from ..formats import scale_layout as layouts
 from ..reference.split import causal_offset, token_range
 
@@ -19,6 +20,19 @@ def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_lay
     scales = layouts.q_scale_shape(scale_layout, tokens, heads_q, groups), layouts.k_scale_shape(scale_layout, num_pages, heads_kv, groups, PAGE)
     shapes = ((tokens, heads_q, CODE_BYTES), (num_pages, heads_kv, PAGE, CODE_BYTES), *scales, (num_indices,), *((num_seqs + 1,),) * 3, (num_seqs,), (heads_q,))
     return dict(zip(NAMES, zip(DTYPES, shapes, strict=True), strict=True))
+
+
+def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, heads_kv, implementation):
+    """The attributes of the custom call, with the types the handler binds: str and int64."""
+    return {
+        "path": path,
+        "format": fp4_format,
+        "scale_layout": scale_layout,
+        "mask": np.int64(mask),
+        "max_seqlen_q": np.int64(max_seqlen_q),
+        "pages_per_pass": np.int64(pages_per_pass(fp4_format, num_indices, heads_kv) if path == "prefill" else 0),
+        "implementation": implementation,
+    }
 
 
 def own_heads(operands, first):

@@ -26,8 +26,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
-from ..configs.block_scores import pages_per_pass, scratch_bytes
-from .operands import CU_Q, DTYPES, HEAD_SCALE, K, K_SCALE, KV_INDICES, Q, Q_SCALE, own_heads, own_tokens
+from ..configs.block_scores import scratch_bytes
+from .operands import CU_Q, DTYPES, HEAD_SCALE, K, K_SCALE, KV_INDICES, Q, Q_SCALE, attributes, own_heads, own_tokens
 
 try:
     from jax._src import xla_bridge
@@ -42,22 +42,22 @@ TOKEN, KV_HEAD = 10, 11         # its two more operands
 
 # ---- the rule
 
-def lower(target, ctx, operands, attributes):
-    """Results of the custom call `target`: as a call that XLA may split, in a program of several devices, but not in a full `shard_map`, where all is one device's already."""
+def lower(target, ctx, operands, named):
+    """Results of the custom call `target` with attributes `named`: as a call that XLA may split, in a program of several devices, but not in a full `shard_map`, where all is one device's already."""
     axes, exported = ctx.module_context.axis_context, ctx.module_context.lowering_parameters.for_export
     manual = set(getattr(axes, "manual_axes", ()))
     one_device = getattr(axes, "num_devices", 0) == 1 and not exported
     known = all(isinstance(n, int) and n for aval in ctx.avals_in for n in aval.shape)         # no size is open, and none is 0
     if xla_client is None or one_device or (manual and manual >= set(axes.mesh.axis_names)) or not known:
-        return jax.ffi.ffi_lowering(target)(ctx, *operands, **attributes)
+        return jax.ffi.ffi_lowering(target)(ctx, *operands, **named)
     q, k = (ctx.avals_in[i].shape for i in (Q, K))
     if not exported:
         target, counts = target + SPLIT, (q[0], k[1])
         operands = [*operands, *(stablehlo.IotaOp(ir.RankedTensorType.get((n,), mlir.dtype_to_ir_type(np.dtype("int32"))), 0).result for n in counts)]
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(jax.core.ShapedArray((n,), np.dtype("int32")) for n in counts)])
-    results = jax.ffi.ffi_lowering(target)(ctx, *operands, **attributes)
+    results = jax.ffi.ffi_lowering(target)(ctx, *operands, **named)
     call = results[0].owner
-    rule = _sharding_rule(attributes["scale_layout"], k[1], q[1] // k[1], exported)
+    rule = _sharding_rule(named["scale_layout"], k[1], q[1] // k[1], exported)
     call.attributes["sdy.sharding_rule"] = sdy_sharding_rule_to_mlir(rule, [x.type for x in call.operands], [x.type for x in call.results])
     return results
 
@@ -99,8 +99,8 @@ def _infer(arg_shapes, arg_shardings, result_shape, config):
 
 def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, config):
     """(program of one device as StableHLO bytes, shardings of the operands, sharding of the results)."""
-    attributes = parse(config)
-    public = attributes["scale_layout"] == "public"
+    whole = parse(config)
+    public = whole["scale_layout"] == "public"
     shapes = [tuple(s.dimensions()) for s in arg_shapes]
     scores, scratch = (tuple(s.dimensions()) for s in result_shape.tuple_shapes())
     numbered = len(shapes) > TOKEN
@@ -114,15 +114,14 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
     own_scores = _part_shape(scores, {0: heads, 2: tokens})
 
     def program(*operands):
-        own, operands = dict(attributes), list(operands)
+        own, operands = dict(whole), list(operands)
         if not public and _parts(kv_heads) > 1:
             own_heads(operands, operands[KV_HEAD][0])
         if _parts(tokens) > 1:
-            own["mask"] = np.int64(own_tokens(operands, operands[TOKEN][0], own["mask"]))
-        own_kv, num_indices = local[K][1], shapes[KV_INDICES][0]
-        if own["path"] == "prefill":
-            own["pages_per_pass"] = np.int64(pages_per_pass(num_indices, own_kv))
-        size = scratch_bytes(own["path"], shapes[CU_Q][0] - 1, local[Q][0], own_kv, num_indices)
+            own["mask"] = own_tokens(operands, operands[TOKEN][0], own["mask"])
+        heads_kv, num_indices, num_seqs = local[K][1], shapes[KV_INDICES][0], shapes[CU_Q][0] - 1
+        own = attributes(own["path"], own["format"], own["scale_layout"], own["mask"], own["max_seqlen_q"], num_indices, heads_kv, own["implementation"])
+        size = scratch_bytes(own["path"], own["format"], num_seqs, local[Q][0], heads_kv, num_indices)
         types = jax.ShapeDtypeStruct(own_scores, jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)
         # Scratch of the whole call's size stands in its place: nobody reads it, so XLA drops it.
         return jax.ffi.ffi_call(target, types)(*operands[:TOKEN], **own)[0], jnp.zeros(scratch, jnp.uint8)
