@@ -1,6 +1,7 @@
 # A fresh clone needs Python 3.11 or newer, a C++17 compiler and the Python package index; every target brings what it needs up to date first.
 #
 #   make demo           the main job on a long context: table, and a picture in out/
+#   make example        a small decoder with sparse attention on top of the op, against dense attention; GPU if there is one, else CPU
 #   make test           every test that needs no GPU
 #   make test-smoke     definition and API only: no kernels, no C++
 #   make test-all       make test, then every kernel over every case in the PTX simulator, two rebuilds of every cubin compared, and the Bazel build
@@ -26,7 +27,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck racecheck synccheck benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -51,6 +52,9 @@ wheel:
 
 demo: cubins library
 	$(BIN)/jax-fp4-indexer demo
+
+example: cubins library
+	$(BIN)/python -m examples.sparse_decoder
 
 test: cubins library
 	$(BIN)/python -m pytest

@@ -1,0 +1,1 @@
+"""Programs around the library, run from a checkout: `python -m examples.<name>`."""

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import planted
 from .attention import block_scores, choose_blocks, dense_attention, sparse_attention
-from .cache import HEAD_DIM, empty_cache, index_bytes, kv_bytes, page_table, place
+from .cache import HEAD_DIM, PAGE, empty_cache, index_bytes, kv_bytes, page_table, place
 from .model import CACHE_SPEC, SPECS, Config, make_step, shard
 
 NOISE_STEPS = 8                 # steps on tokens without a planted answer, after the passage
@@ -92,7 +92,7 @@ class Session:
         """Seconds of a decode step that feeds its own choice back: steps queued one after another, the host waits at the end. -> (seconds, cache, past)."""
         step, ones = self.step("decode", mode), jnp.ones(len(past), jnp.int32)
         tokens = jnp.zeros(len(past), jnp.int32)
-        for timed in (False, True):
+        for _ in ("compile and warm up", "time"):
             start = time.perf_counter()
             for _ in range(self.job.timed_steps):
                 logits, cache, _ = step(cache, self.table, tokens, ones, past)
@@ -119,7 +119,7 @@ def compare(session, log=lambda text: None):
     steps = planted.PASSAGE - 1
     want = session.answers.T
     right = {mode: float((x[:steps].argmax(-1) == want).mean()) for mode, x in runs.items()}
-    figures = {"prefill_s": seconds, "answers_right": right, **_coverage(config, seen, steps)}
+    figures = {"prefill_s": seconds, "answers_right": right, **_coverage(job, seen, steps)}
     if len(runs) == 2:
         for name, part in (("passage", slice(0, steps)), ("noise", slice(steps + 1, None))):
             dense, sparse = runs["dense"][part], runs["sparse"][part]
@@ -128,16 +128,15 @@ def compare(session, log=lambda text: None):
     return figures, cache, past + fed.shape[1]
 
 
-def _coverage(config, seen, steps):
-    """Shares over the decode steps that were fed a passage token: of dense attention's mass, and of the blocks that count, by kind of head."""
-    mass, hits, counts = (np.stack([s[i] for s in seen[:steps - 1]]) for i in range(3))           # [steps, L, B, Hkv]
-    planted_heads = planted.planted_heads(config)
-    figures = {}
+def _coverage(job, seen, steps):
+    """Shares over the decode steps that were fed a passage token, by kind of head; "chance" is the share of visible blocks that is chosen."""
+    mass, best, hits, counts = (np.stack([s[i] for s in seen[:steps - 1]]) for i in range(4))       # [steps, L, B, Hkv]
+    planted_heads = planted.planted_heads(job.config)
+    figures = {"chance": float(np.mean([min(1, job.config.top_k / -(-n // PAGE)) for n in job.lengths]))}
     for name, rows in (("planted", planted_heads), ("diffuse", ~planted_heads)):
-        pick = lambda x: np.moveaxis(x, 2, -1)[:, rows]
-        figures[f"mass_{name}"] = float(pick(mass).mean())
-        figures[f"mass_min_{name}"] = float(pick(mass).min())
-        figures[f"blocks_{name}"] = float(pick(hits).sum() / max(1, pick(counts).sum()))
+        pick = lambda x, rows=rows: np.moveaxis(x, 2, -1)[:, rows]
+        figures |= {f"mass_{name}": float(pick(mass).mean()), f"mass_least_{name}": float(pick(mass).min()), f"mass_best_{name}": float(pick(best).mean()),
+                    f"blocks_{name}": float(pick(hits).sum() / max(1, pick(counts).sum()))}
     return figures
 
 
@@ -162,7 +161,7 @@ def stage_programs(config, mesh, max_q, layers):
 
     def made_up_choice(index_q, batch, first_page):
         """Spread over what is visible, different for every token, head and layer, without a search."""
-        seen = (batch.last_key // 128 + 1)[:, None, None]
+        seen = (batch.last_key // PAGE + 1)[:, None, None]
         offset = jnp.abs(index_q[..., :1].astype(jnp.float32) * 1000).astype(jnp.int32) + first_page
         block = (offset + jnp.arange(config.top_k) * (seen // config.top_k + 1)) % jnp.maximum(seen, 1)
         return jnp.where(jnp.arange(config.top_k) < seen, block, -1)
@@ -203,6 +202,6 @@ def time_stages(session, kind, cache, past, repeats):
 
 
 def memory(session, cache):
-    tokens = session.table.size * 128
+    tokens = session.table.size * PAGE
     return {"index_bytes": index_bytes(cache), "kv_bytes": kv_bytes(cache), "index_bytes_per_token_and_layer": index_bytes(cache) / tokens / session.config.layers,
             "kv_bytes_per_token_and_layer": kv_bytes(cache) / tokens / session.config.layers}

@@ -13,7 +13,8 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from .attention import block_mass, block_scores, choose_blocks, dense_attention, sparse_attention
 from .cache import HEAD_DIM, Cache, append, place
@@ -85,10 +86,12 @@ def _attention(config, w, x, cache, batch, first_page, max_q, mode, probe):
 
 
 def _coverage(mass, chosen):
-    """How much of dense attention the chosen blocks hold: (share of the mass, blocks that count and are chosen, blocks that count), each [B, Hkv]."""
+    """How much of dense attention the chosen blocks hold, each [B, Hkv]: (share of the mass; of the mass in the best blocks of the same number, were it known;
+    blocks that count and are chosen; blocks that count). Shares are means over the query heads of a KV head, which share their blocks."""
     is_chosen = (chosen[..., None] == jnp.arange(mass.shape[-1])).any(2)[:, :, None]            # [B, Hkv, 1, blocks]
+    best = lax.top_k(mass.mean(2), chosen.shape[-1])[0].sum(-1)
     counts = mass >= MASS_THAT_COUNTS
-    return (mass * is_chosen).sum(-1).mean(-1), (counts & is_chosen).sum((-2, -1)), counts.sum((-2, -1))
+    return (mass * is_chosen).sum(-1).mean(-1), best, (counts & is_chosen).sum((-2, -1)), counts.sum((-2, -1))
 
 
 def _mlp(w, x):

@@ -16,8 +16,8 @@ group's index query. That stands for the training that aligns an indexer with it
 """
 import numpy as np
 
-from .model import ROTARY_BASE, ROTARY_DIM
 from .cache import HEAD_DIM
+from .model import ROTARY_BASE, ROTARY_DIM
 
 IDENTITY = 64
 TOKEN, BEFORE, ANSWER = slice(0, 64), slice(64, 128), slice(128, 192)
