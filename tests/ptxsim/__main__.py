@@ -28,7 +28,7 @@ def _sweep(variant, args):
             for note in outcome.notes if outcome and args.notes else ():
                 print(f"  note: {case.name} {schedule}: {note}", flush=True)
     print(f"{runs.label(variant)}: {count - bad} of {count} right, {insts / 1e6:.1f} M warp instructions, {time.time() - start:.1f} s; executed: "
-          + ", ".join(f"{k.name} {k.coverage:.1%} of {len(k.hits)}" for k in compiled), flush=True)
+          + ", ".join(f"{k.name} {k.coverage:.1%} of {len(k.hits)}" + (f", mbarriers completed {min(k.phases.values())} phases or more" if k.phases else "") for k in compiled), flush=True)
     return compiled, bad
 
 

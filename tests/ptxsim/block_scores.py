@@ -99,7 +99,7 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
             result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
                          max_insts=max_insts, elect_last=elect_last)
-            kernel.hits += result.hits
+            kernel.count(result)
             outcome.insts += result.insts
             outcome.seconds += result.seconds
             outcome.faults += [f"{kernel.name}: {f}" for f in result.faults]

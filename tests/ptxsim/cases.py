@@ -37,6 +37,12 @@ def _nan_rows(inp, keys, queries):
     return inp
 
 
+def _shuffled_ranges(inp):
+    """Page ranges of the list in random order: falling and overlapping, but inside it."""
+    order = np.random.RandomState(3).permutation(len(inp.cu_p))
+    return dataclasses.replace(inp, cu_p=inp.cu_p[order].copy())
+
+
 def _some_wide(inp):
     """Every third page far apart in its exponents, and some rows far from the others of theirs."""
     for page in range(0, inp.k.shape[0], 3):
@@ -55,10 +61,17 @@ def _machinery(fmt):
          lambda f: _bad_pages(batch(f, [4, 3], [45 * PAGE, 30 * PAGE + 9], 4, seed=202), (0, 3, 5, 17, 31, 50, 60)), {}),
         ("bad_pages_one_sequence", "the same where no change of sequence brings fences of its own",
          lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=214), (1, 8, 9, 17, 40, 41, 77)), {}),
+        ("bad_pages_often", "every fifth page, so that they also come late in the walk of a worker; 24 columns",
+         lambda f: _bad_pages(batch(f, [3], [240 * PAGE - 9], 8, seed=218), range(2, 240, 5)), {}),
         ("nan_long", "NaN keys and queries deep in a walk",
          lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
         ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
         ("many_sequences_600", "more sequences than a CTA holds a table for", b([(i * 7) % 4 for i in range(600)], [(i * 97) % 261 for i in range(600)], 2, seed=212), {}),
+        ("many_sequences_600_heads", "the same with two KV heads", b([(i * 5) % 3 for i in range(600)], [(i * 89) % 390 for i in range(600)], 4, 2, seed=215), {}),
+        ("lie_page_ranges", "page ranges in random order, two KV heads", lambda f: _shuffled_ranges(batch(f, [2] * 40, [40 + 19 * i for i in range(40)], 4, 2, seed=216)),
+         dict(compare="safe")),
+        ("lie_page_ranges_600", "the same with more sequences than a table holds",
+         lambda f: _shuffled_ranges(batch(f, [1] * 600, [(i * 89) % 390 for i in range(600)], 4, 2, seed=217)), dict(compare="safe")),
         ("skewed", "one long sequence behind 29 short ones", b([2] * 30, [5] * 29 + [6000], 2, seed=205), {}),
         ("passes", "three pages a pass", b([70, 33, 5], [700, 200, 900], 4, 2, seed=206, pad_tokens=140), dict(passes_of=3, paths=("prefill",))),
         ("passes_exact", "four pages a pass, two tiles of queries", b([130, 40], [300, 900], 4, seed=207, kind="exact"), dict(passes_of=4, paths=("prefill",), exact=True)),
@@ -76,7 +89,7 @@ def _machinery(fmt):
             batch(f, [9 + i % 20 for i in range(24)], [100 + 37 * i for i in range(24)], 2, seed=217, kind="narrow"), 5), dict(exact=True, paths=("prefill",))))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
     for name, reason, make, how in rows:
-        yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False)), **how)
+        yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False), compare=how.pop("compare", "full")), **how)
 
 
 def of(path, fmt, match=""):

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,11 @@ class Kernel:
     ptx: str
     grid: dict = None
 
+    @property
+    def text(self):
+        """What is executed: the PTX without the lines that name the target. Portable kernels of several archs have one text."""
+        return re.sub(r"^\s*(?:\.(?:loc|file)\b[^\n]*)?\n", "", self.ptx[self.ptx.index(".entry"):], flags=re.M)
+
     @functools.cached_property
     def program(self):
         program = Program(self.ptx)
@@ -57,6 +63,16 @@ class Kernel:
         """Share of the static instructions that some launch of this process has executed."""
         return float((self.hits > 0).mean())
 
+    @functools.cached_property
+    def phases(self):
+        """{shared offset of an mbarrier: phases it has completed in one CTA, at most}, over all launches of this process."""
+        return {}
+
+    def count(self, result):
+        self.hits[:] += result.hits
+        for offset, n in result.phases.items():
+            self.phases[offset] = max(n, self.phases.get(offset, 0))
+
     def not_executed(self):
         return [self.program.at(pc) for pc in np.nonzero(self.hits == 0)[0]]
 
@@ -66,7 +82,7 @@ class Kernel:
 
 
 def _record_path(kernel, dsl):
-    return cache.folder() / "ptx" / f"{manifest.fingerprint(kernel, dsl)[:32]}.json"
+    return cache.folder() / "ptx" / f"{manifest.fingerprint(kernel, dsl)[:32]}.lines.json"
 
 
 def _compile(arch, jobs):
@@ -79,7 +95,7 @@ def _compile(arch, jobs):
         (cubins / "__init__.py").touch()
         dump = pathlib.Path(scratch) / "dump"
         dump.mkdir()
-        environment = {**os.environ, "CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_DUMP_DIR": str(dump), "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+        environment = {**os.environ, "CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_LINEINFO": "1", "CUTE_DSL_DUMP_DIR": str(dump), "CUTE_DSL_DISABLE_FILE_CACHING": "1",
                        "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)]), "JAX_PLATFORMS": "cpu"}
         done = subprocess.run([sys.executable, cache.HERE / "ptx_worker.py"], env=environment, text=True, input=json.dumps(jobs), capture_output=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]

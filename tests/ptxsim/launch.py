@@ -57,6 +57,7 @@ class Result:
     wgmmas: int
     mmas: int
     ummas: int
+    phases: dict        # shared offset of an mbarrier -> phases it completed in a CTA, at most
 
     @property
     def faults(self):
@@ -163,6 +164,8 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     s.mode, s.races, s.elect_last, s.local = MODES[mode], races, elect_last, (program.local_bytes + 15) & -16
     s.rng = (seed * 0x9E3779B97F4A7C15 + 0x1234567) & M64 or 1
     s.max_insts = max_insts
+    phases = np.zeros((SMEM_BASE + s.smem) // 8 + 8, np.uint32)
+    s.phases = phases.ctypes.data
     start = time.perf_counter()
     failed = library.sim_run(C.byref(s))
     seconds = time.perf_counter() - start
@@ -170,7 +173,8 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
                 for r in reports[:s.nreports]]
     if failed:
         raise _error(program, s, findings)
-    return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas)
+    return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas,
+                  {8 * int(i) - SMEM_BASE: int(phases[i]) for i in np.nonzero(phases)[0]})
 
 
 def _error(program, s, findings):

@@ -8,6 +8,8 @@ import copy
 import dataclasses
 import time
 
+import numpy as np
+
 from . import cases, kernels, runs
 from .decode.operands import OPS
 
@@ -15,7 +17,8 @@ CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad
 SCHEDULES = ("eager", "lazy", "random:1")
 
 DROPPED = ["MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BAR", "BARWARP", "CL_ARRIVE", "CL_WAIT", "FENCE_ASYNC", "FENCE_MB", "CPASYNC", "CPCOMMIT", "CPWAIT", "CPMBAR",
-           "BULK_G2S", "BULK_S2G", "TMA_LOAD", "MMA", "LDMATRIX", "WGMMA", "WG_FENCE", "WG_COMMIT", "WG_WAIT", "ATOM"]
+           "BULK_G2S", "BULK_S2G", "TMA_LOAD", "MMA", "LDMATRIX", "WGMMA", "WG_FENCE", "WG_COMMIT", "WG_WAIT", "ATOM",
+           "TC_MMA", "TC_CP", "TC_COMMIT", "TMEM_WAIT", "TMEM_DEALLOC"]
 NAMES = {number: name for name, number in OPS.items()}
 
 
@@ -56,7 +59,7 @@ def _changed(kernel, pc, row):
     program.table = program.table.copy()
     program.table[pc] = row
     mutant = dataclasses.replace(kernel)
-    mutant.__dict__["program"] = program
+    mutant.__dict__.update(program=program, hits=np.zeros(len(program.code), np.int64))
     return mutant
 
 

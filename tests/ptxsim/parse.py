@@ -1,4 +1,5 @@
 """PTX text -> a flat list of instructions: labels resolved, registers named by scope, lines kept."""
+import collections
 import dataclasses
 import re
 from typing import NamedTuple
@@ -58,6 +59,7 @@ class Instruction:
     guard: tuple        # (register, negated), or None
     line: int
     text: str
+    source: str = ""        # file and line of the kernel's Python, where the text says
     target: int = None      # of a branch
 
 
@@ -76,6 +78,7 @@ _PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\
 _SHARED = re.compile(r"^\s*(\.extern\s+|\.visible\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.b8\s+([\w$]+)(?:\[(\d*)\])?", re.M)
 _LOCAL = re.compile(r"\.local\s+(?:\.align\s+(\d+)\s+)?\.b8\s+([\w$]+)\[(\d+)\]")
 _LABEL = re.compile(r"([A-Za-z_$][\w$]*)\s*:(?!:)")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
 _INT = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 
 
@@ -95,7 +98,7 @@ class _Body:
     """Statements of one entry. Scopes: a register or label of an inner {} gets a prefix of its own."""
 
     def __init__(self, entry):
-        self.entry, self.scopes, self.labels, self.branches, self.count = entry, [("", {})], {}, [], 0
+        self.entry, self.scopes, self.labels, self.branches, self.count, self.source = entry, [("", {})], {}, [], 0, ""
 
     def lookup(self, name):
         for _, names in reversed(self.scopes):
@@ -165,7 +168,7 @@ class _Body:
             args = [] if op.startswith("bra") else [self.operand(x) for x in split_operands(rest)]
         except PtxError as e:
             raise PtxError(f"line {line}: {e} in {text!r}") from None
-        instruction = Instruction(op, args, guard, line, text)
+        instruction = Instruction(op, args, guard, line, text, self.source)
         if op.startswith("bra"):
             self.branches.append((instruction, rest.strip(), [prefix for prefix, _ in reversed(self.scopes)]))
         self.entry.code.append(instruction)
@@ -176,6 +179,15 @@ class _Body:
             if not found:
                 raise PtxError(f"line {instruction.line}: no label {label}")
             instruction.target = found[0]
+
+
+def _places(text):
+    """{(number of a file, line): "sm90/decode.py:86"} of the .loc lines. The line that most instructions name is the launch: it stands for
+    "unknown" and is left out, so that such an instruction keeps the place of the one before it."""
+    files = {number: "/".join(path.split("/")[-2:]) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text)}
+    count = collections.Counter(_LOC.findall(text))
+    launch = {place for place, _ in count.most_common(1)}
+    return {place: f"{files[place[0]]}:{place[1]}" for place in count.keys() - launch if place[0] in files and place[1] != "0"}
 
 
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8}
@@ -193,7 +205,8 @@ def parse(text):
     entry = Entry(head.group(1), params, [], {}, shared, [(name, int(align or 16), int(size)) for align, name, size in _LOCAL.findall(text)])
     start = text.index("{", head.end())
     body = re.sub(r"//[^\n]*", "", text[start + 1:])
-    body = re.sub(r"^[ \t]*\.(loc|file|pragma)\b[^\n]*", "", body, flags=re.M)
+    body = re.sub(r"^[ \t]*\.(file|pragma)\b[^\n]*", "", body, flags=re.M)
+    places = _places(text)
     line, i, b = text.count("\n", 0, start) + 1, 0, _Body(entry)
     while i < len(body):
         ch = body[i]
@@ -207,6 +220,9 @@ def parse(text):
             i += 1
             if b.close():
                 break
+        elif m := _LOC.match(body, i):
+            b.source = places.get(m.groups(), b.source)
+            i = m.end()
         elif m := _LABEL.match(body, i):
             b.label(m.group(1))
             i = m.end()

@@ -6,7 +6,7 @@ from . import block_scores, cases
 from .launch import SimError
 
 OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
-SCHEDULES = ("eager", "lazy", "random:1")
+SCHEDULES = ("eager", "lazy", "random:1", "random:2", "random:3")
 
 # One row for each thing that goes wrong alone: tails, rings, masks, bad pages, NaN, heads, exponents, passes.
 QUICK = ("k_lengths_causal-,k_len_0_beside_5,batch_0_padded,q_lengths_causal-,ragged_1-,heads_6_3_q9,ramp_own_offsets,padded_tokens,page_id_bad_prefill,"

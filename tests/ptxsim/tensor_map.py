@@ -1,4 +1,4 @@
-"""The 128-byte tensor map of the device. The layout of its bits is inferred from what the DSL's host code writes, not from a document.
+"""The 128-byte tensor map of the device. The layout of its bits is that of what the driver of an H200 writes, and the DSL's host code for sm_100a.
 
     raw = encode({"buffer": "k", "dtype": "u8", "dims": [64, "num_pages*heads_kv*128"], ...}, {"num_pages": 9, ...}, address)
     decode(raw).box
@@ -23,12 +23,12 @@ class TensorMap:
 
 
 def decode(raw):
-    """128 bytes -> TensorMap. ValueError for interleaved maps, element strides and strides of 2^36 bytes or more."""
+    """128 bytes -> TensorMap. ValueError for interleaved maps and strides between elements."""
     w = struct.unpack("<16Q", raw)
     rank = (w[1] >> 4 & 7) + 1
-    if w[1] >> 11 & 3 or any(w[6] >> (32 + 3 * i) & 7 for i in range(rank)) or w[3] >> 32:
-        raise ValueError("tensor map: interleaving, element strides and strides of 2^36 bytes or more are not simulated")
-    strides = [w[1] >> 32, w[2] & 0xFFFFFFFF, w[2] >> 32, w[3] & 0xFFFFFFFF]
+    if w[1] >> 11 & 3 or any(w[6] >> (32 + 3 * i) & 7 for i in range(rank)):
+        raise ValueError("tensor map: interleaving and strides between elements are not simulated")
+    strides = [low | (w[3] >> (32 + 4 * i) & 15) << 32 for i, low in enumerate([w[1] >> 32, w[2] & 0xFFFFFFFF, w[2] >> 32, w[3] & 0xFFFFFFFF])]
     dims = [w[4] & 0xFFFFFFFF, w[4] >> 32, w[5] & 0xFFFFFFFF, w[5] >> 32, w[6] & 0xFFFFFFFF]
     box = [w[6] >> 56, *(w[7] >> (8 * i) & 255 for i in range(4))]
     return TensorMap(w[0], _BITS[w[1] >> 7 & 15], w[1] >> 13 & 3, [x + 1 for x in dims[:rank]], [16 * x for x in strides[:rank - 1]], [x + 1 for x in box[:rank]])

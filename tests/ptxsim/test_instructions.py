@@ -157,23 +157,47 @@ def test_tensor_map_bits():
     t = tensor_map.decode(bytes(raw))
     assert (t.base, t.bits, t.swizzle, t.dims, t.strides, t.box) == (0x1000, 8, 3, [32, 8], [64], [64, 4])
     with pytest.raises(ValueError, match="not simulated"):
-        tensor_map.decode(bytes(raw[:24]) + b"\0\0\0\0\1\0\0\0" + bytes(raw[32:]))
+        tensor_map.decode(bytes(raw[:52]) + b"\1" + bytes(raw[53:]))       # every second element
 
 
 
-def test_tensor_maps_of_the_stand_in_driver():
-    """Against maps that the DSL's host code wrote for a page pool: codes as 4-bit elements, scales as 16-bit ones."""
-    k = dict(buffer="k", dtype="u8", dims=[64, 128, "pages*heads"], strides=[64, 8192], box=[64, 128, 1], swizzle="64", l2_promotion="128")
-    words = np.frombuffer(tensor_map.encode(k, dict(pages=40, heads=2), 0x7F0000101000), np.uint64)
-    dsl = [0x7F0000101000, 0x4002445A2, 0x200, 0, 0x7F0000007F, 0x4F, 0x7F00000000000000, 0x7F]
-    u4, sixty_four = 11 << 7, 0x40          # the element type and the widths in elements are what differs
-    dsl[1] &= ~u4
-    dsl[4] -= sixty_four
-    dsl[6] -= sixty_four << 56
-    assert [int(x) for x in words] == dsl + [0] * 8
+H200 = {        # (dtype, dims, strides, box, swizzle, l2_promotion) -> words 0 to 9 of what the driver of an H200 writes for address 0x7F0000101000
+    ("u8", (64, 128, 80), (64, 8192), (64, 128, 1), "64", "128"): "7f0000101000 400044020 200 0 7f0000003f 4f 3f00000000000000 7f 2000 200",
+    ("u8", (64, 344, 4), (256, 64), (64, 128, 1), "64", "128"): "7f0000101000 1000044020 4 0 1570000003f 3 3f00000000000000 7f 2000 200",
+    ("u16", (256, 2, 80), (512, 1024), (256, 2, 1), "none", "128"): "7f0000101000 20000400a0 40 0 1000000ff 4f ff00000000000000 1 400 10",
+    ("bf16", (64, 64), (128,), (32, 8), "none", "none"): "7f0000101000 800000510 0 0 3f0000003f 0 1f00000000000000 7 200 10",
+    ("f32", (64, 64), (256,), (32, 8), "none", "none"): "7f0000101000 1000000390 0 0 3f0000003f 0 1f00000000000000 7 400 10",
+    ("u8", (256, 64), (256,), (16, 8), "32", "64"): "7f0000101000 1000022010 0 0 3f000000ff 0 f00000000000000 7 80 100",
+    ("u8", (256, 64), (256,), (16, 8), "128", "64"): "7f0000101000 1000026010 0 0 3f000000ff 0 f00000000000000 7 80 400",
+    ("u8", (256, 64), (256,), (16, 8), "none", "256"): "7f0000101000 1000060010 0 0 3f000000ff 0 f00000000000000 7 80 10",
+    ("u8", (131072,), (), (256,), "none", "none"): "7f0000101000 0 0 0 1ffff 0 ff00000000000000 0 100 10",
+    ("u8", (64, 2, 2, 2, 2), (3 << 36, 5 << 36, 6 << 36, 7 << 36), (64, 1, 1, 1, 1), "none", "none"):
+        "7f0000101000 40 0 765300000000 10000003f 100000001 3f00000000000001 0 40 10",
+    ("u8", (1 << 32, 4), (1 << 33,), (64, 1), "none", "none"): "7f0000101000 2000000000000010 0 0 3ffffffff 0 3f00000000000000 0 40 10",
+}
+
+
+def recipe(key):
+    return {"buffer": "k", **dict(zip(("dtype", "dims", "strides", "box", "swizzle", "l2_promotion"), key))}
+
+
+@pytest.mark.parametrize("key", H200)
+def test_tensor_maps_are_those_of_the_driver(key):
+    words = np.frombuffer(tensor_map.encode(recipe(key), {}, 0x7F0000101000), np.uint64)
+    assert " ".join(f"{int(x):x}" for x in words[:10]) == H200[key] and not words[10:].any()
+    t = tensor_map.decode(words.tobytes())
+    assert (t.dims, t.strides, t.box) == (list(key[1]), list(key[2]), list(key[3]))
+
+
+def test_tensor_maps_and_the_dsl():
+    """The DSL's own maps for sm_100a differ in two bits of word 1 (1, and 21 in tensors of 128 KiB and more); scales of a page pool."""
     scales = dict(buffer="k_scale", dtype="u16", dims=[256, 2, "pages*heads"], strides=[512, 1024], box=[256, 2, 1], swizzle="none", l2_promotion="128")
     words = np.frombuffer(tensor_map.encode(scales, dict(pages=40, heads=2), 0x7F0000301000), np.uint64)
-    assert [int(x) for x in words[:8]] == [0x7F0000301000, 0x20000400A2, 0x40, 0, 0x1000000FF, 0x4F, 0xFF00000000000000, 1]
+    assert [int(x) for x in words[:8]] == [0x7F0000301000, 0x20000400A2 & ~2, 0x40, 0, 0x1000000FF, 0x4F, 0xFF00000000000000, 1]
+    assert tensor_map.encode(scales, dict(pages=0, heads=2), 0x7F0000101000) == bytes(128)
+
+
+@pytest.mark.parametrize("change", [dict(box=(8, 8)), dict(box=(128, 8), swizzle="64"), dict(strides=(264,)), dict(strides=(1 << 40,)), dict(box=(16, 257))])
+def test_tensor_maps_that_the_driver_refuses(change):
     with pytest.raises(ValueError, match="refuses"):
-        tensor_map.encode({**k, "box": [128, 128, 1]}, dict(pages=40, heads=2), 0x7F0000101000)         # wider than the swizzle
-    assert tensor_map.encode(k, dict(pages=0, heads=2), 0x7F0000101000) == bytes(128)
+        tensor_map.encode({**recipe(("u8", (256, 64), (256,), (16, 8), "none", "none")), **change}, {}, 0x7F0000101000)

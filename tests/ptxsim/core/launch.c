@@ -171,6 +171,10 @@ static int run_cluster(Sim *S) {
 static void check_end(Sim *S, CTA *c) {
   for (int i = 0; i < c->nallocs; i++)
     if (c->alloc[i].alive) report(S, R_TMEM_LEFT, i, "a CTA ends with tensor memory columns %u to %u allocated", c->alloc[i].col, c->alloc[i].col + c->alloc[i].n - 1);
+  for (int i = 0; i < c->nmb; i++) {
+    u32 *p = &S->phases[(c->mb[i].addr & 0xffffff) >> 3];
+    if (c->mb[i].phase > *p) *p = c->mb[i].phase;
+  }
   for (int i = 0; i < c->nmb; i++)
     if (c->mb[i].alive && c->mb[i].signalled > c->mb[i].seen)
       report(S, R_LATE, i, "a copy or tcgen05.commit signals the mbarrier at shared offset %d in phase %u, which no warp waited for before the CTA ended: it may come after the end",

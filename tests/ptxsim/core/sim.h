@@ -234,6 +234,7 @@ typedef struct Sim {
   char err[6000];
   i32 errpc, cta_index;
   u64 insts, bulk_bytes, wgmmas, mmas, ummas;
+  u32 *phases;            // per 8 bytes of shared memory: phases that the mbarrier there completed in the life of a CTA, at most
   // ---- private
   CTA *ctas;
   int nctas, nwarps;      // of the cluster

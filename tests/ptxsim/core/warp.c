@@ -130,6 +130,7 @@ static int run_fragment(Sim *S, Warp *W, int index, int budget) {
       x.m &= I->guard_neg ? ~g : g;
     }
     if (!x.m) {
+      S->coverage[pc] += I->op == OP_BRA;       // a branch not taken has been executed
       n++, pc++;
     } else if (I->op == OP_BRA) {
       S->coverage[pc]++;

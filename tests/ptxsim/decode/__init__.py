@@ -38,8 +38,8 @@ class Program:
         self.static_shared, self.dynamic_base, self.local_bytes = decoder.static_shared, decoder.dynamic_base, decoder.local_bytes
 
     def at(self, pc):
-        """"line 12: add.s32 ..." of an instruction."""
+        """"line 12: add.s32 ... (sm90/decode.py:86)" of an instruction."""
         if not 0 <= pc < len(self.code):
             return "-"
-        text = self.code[pc].text
-        return f"line {self.code[pc].line}: {text if len(text) < 200 else text[:197] + '...'}"
+        text, source = self.code[pc].text, self.code[pc].source
+        return f"line {self.code[pc].line}: {text if len(text) < 200 else text[:197] + '...'}{f' ({source})' if source else ''}"
