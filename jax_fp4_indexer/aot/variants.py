@@ -56,6 +56,7 @@ SCALE_LAYOUTS = ("public", "preordered_mma")
 PORTABLE_COLUMNS = (8, 16)             # of a visit of a warp; the last serves any number (32 would spill)
 PREFILL_TILES = 2                       # n8 tiles of a visit of a warp
 SM90_COLUMNS = (16, 32, 64)             # width of the matrix instruction; the last serves any number
+SM100_ARCHS = ("sm_100a", "sm_103a")
 SM90_PLAN_ROWS = 256                    # query rows of an item in the staged prefill: the fixup walks the same plan
 
 
@@ -107,8 +108,16 @@ def native_prefill(f, s):
     return [Variant("prefill", f, s, "sm_90a", launches, passes="pages")]
 
 
+def sm100(arch, path, f, s):
+    """Block-scaled tcgen05: one kernel serves a path."""
+    config = (("format", f), ("scale_layout", s), ("path", path), ("arch", arch))
+    kernel = Kernel("jax_fp4_indexer.kernels.sm100.block_scores:BlockScores", arch, config, "Config.choose", expect=(("UTCOMMA", 2),))
+    return Variant(path, f, s, arch, (kernel,))
+
+
 PAIRS = [(f, s) for f in FORMATS for s in SCALE_LAYOUTS]
 VARIANTS = tuple(
     [v for pair in PAIRS for v in native_decode(*pair) + native_prefill(*pair)]
+    + [sm100(arch, path, *pair) for arch in SM100_ARCHS for path in ("decode", "prefill") for pair in PAIRS]
     + [v for arch in ARCHS for pair in PAIRS for v in portable_decode(arch, *pair) + portable_prefill(arch, *pair)])
 KERNELS = kernels_of(VARIANTS)
