@@ -107,6 +107,7 @@ def announce(shared, turn: Int32, words, lane: Int32):
     """Write segment number `turn` for the other roles."""
     slot = turn % SEGMENTS
     mbarrier_wait(shared.segment_empty + slot * 8, ((turn // SEGMENTS) & 1) ^ 1)
+    cute.arch.sync_warp()
     if lane == 0:
         for i in cutlass.range_constexpr(WORDS // 4):
             sts_v4(shared.segments + (slot * SEGMENT_BYTES + 16 * i), words[4 * i:4 * i + 4])
