@@ -20,16 +20,18 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
     a set is never rewritten under a product that reads it; nothing relies on the order of a product and a later copy. Query scale columns belong to
     a q stage, whose q_full proves (through the gatherers' wait for q_empty) that its last products are complete."""
     zero = Int32(0)
-    stage, k_phase, a, a_phase, key_set, full, turn = zero, zero, zero, Int32(1), zero, zero, zero
+    stage, k_phase, key_set, full, turn = zero, zero, zero, zero, zero
+    q_codes, k_codes = tcgen05.start(shared.base + config.q_codes), tcgen05.start(shared.base + config.k_codes)
+    q_scales, k_scales = tcgen05.start(shared.base + config.q_scales), tcgen05.start(shared.base + config.k_scales)
     segment = next_segment(shared, turn, lane)
     while segment.pages >= 0:
         q, tiles = turn % Q_STAGES, tiles_of(config, segment)
         mbarrier_wait(shared.q_full + q * 8, (turn // Q_STAGES) & 1)
+        first = q * config.heads
         if segment.pages > 0:
             h = Int32(0)
             while h < tiles:
-                slot = q * config.heads + h
-                tcgen05.copy_scales(tmem + (config.sfq_column + slot * config.sf_columns), shared.base + config.q_scales + slot * config.scale_bytes, config.words)
+                tcgen05.copy_scales(tmem + (config.sfq_column + (first + h) * config.sf_columns), q_scales + (first + h) * (config.scale_bytes // 16), config.words)
                 h = h + 1
         j = Int32(0)
         while j < segment.pages:
@@ -37,18 +39,15 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
             if const_expr(config.scale_layout == "public"):
                 fence_async_shared()                    # the copied words are generic writes of another warp
             columns = tmem + (config.sfk_column + key_set * config.sf_columns)
-            keys = tcgen05.descriptor(tcgen05.OPERAND, shared.base + config.k_codes + stage * CODES)
             h = Int32(0)
             while h < tiles:
-                mbarrier_wait(shared.acc_empty + a * 8, a_phase)
+                a, used = accumulator_of(full)
+                mbarrier_wait(shared.acc_empty + a * 8, used ^ 1)
                 tcgen05.fence_after()
                 if h == 0:
-                    tcgen05.copy_scales(columns, shared.base + config.k_scales + stage * config.scale_bytes, config.words)
-                slot = q * config.heads + h
-                queries = tcgen05.descriptor(tcgen05.OPERAND, shared.base + config.q_codes + slot * CODES)
-                tcgen05.multiply(config.format, tmem + a * 128, queries, keys, tmem + (config.sfq_column + slot * config.sf_columns), columns,
-                                 shared.acc_full + full * 8)
-                a, a_phase = advance(a, a_phase, ACC_STAGES)
+                    tcgen05.copy_scales(columns, k_scales + stage * (config.scale_bytes // 16), config.words)
+                tcgen05.multiply(config.format, tmem + a * 128, q_codes + (first + h) * (CODES // 16), k_codes + stage * (CODES // 16),
+                                 tmem + (config.sfq_column + (first + h) * config.sf_columns), columns, shared.acc_full + full * 8)
                 full, _ = advance(full, zero, FULL)
                 h = h + 1
             tcgen05.commit(shared.k_empty + stage * 8)
@@ -58,6 +57,15 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
         tcgen05.commit(shared.q_empty + q * 8)
         turn = turn + 1
         segment = next_segment(shared, turn, lane)
+
+
+@cute.jit
+def accumulator_of(full: Int32):
+    """(accumulator of the tile whose number modulo FULL is given, parity of how often it was used before): FULL is twice the accumulators."""
+    a, used = full, Int32(0)
+    if full >= ACC_STAGES:
+        a, used = full - ACC_STAGES, Int32(1)
+    return a, used
 
 
 @cute.jit
@@ -75,7 +83,7 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
     head_step = Int64(args.k_tiles) * Int64(args.tokens) * 4
     block_step = Int64(args.tokens) * 4
     turn, before = Int32(0), Int32(0)                   # before: tiles of earlier segments, modulo 2
-    a, full, phase = group, group, Int32(0)
+    full, phase = group, Int32(0)
     segment = next_segment(shared, turn, lane)
     while segment.pages >= 0:
         tiles = tiles_of(config, segment)
@@ -98,6 +106,7 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
                     scale = ldg_f32(scales + Int64(h) * 4)
                 mbarrier_wait(shared.acc_full + full * 8, phase)
                 tcgen05.fence_after()
+                a, _ = accumulator_of(full)
                 visible = Int32(ROWS)
                 if const_expr(masked):
                     visible = seen - (segment.block + j) * 128
@@ -109,7 +118,9 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
                     best = select_f32(best, Float32(float("-inf")), cutlass.max(visible, 0))
                 if live:
                     stg_f32(at, best)
-                a, full, phase = two_on(a, full, phase)
+                full = full + 2
+                if full >= FULL:
+                    full, phase = full - FULL, phase ^ 1
                 h = h + 2
                 at = at + head_step * 2
                 while h >= tiles:
@@ -119,19 +130,6 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
         before = (before + segment.pages * tiles) & 1
         turn = turn + 1
         segment = next_segment(shared, turn, lane)
-
-
-@cute.jit
-def two_on(a: Int32, full: Int32, phase: Int32):
-    """Accumulator and barrier of the tile after the next."""
-    a = a + 2 % ACC_STAGES
-    if a >= ACC_STAGES:
-        a = a - ACC_STAGES
-    full = full + 2
-    if full >= FULL:
-        full = full - FULL
-        phase = phase ^ 1
-    return a, full, phase
 
 
 @cute.jit

@@ -2,22 +2,22 @@
 
 Every function that issues asynchronous work is called by a whole warp and elects one lane inside.
 """
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32
 
 from ..common.asm import asm
 
 _ELECT = "{ .reg .pred one; .reg .b32 e; elect.sync e|one, -1; "
 
-# Shared-memory descriptor: version 1 in bits 46-47; stride of 8 rows in 16-byte units in bits 32-45; layout in bits 61-63 (4: rows of 64 bytes, swizzled)
-_VERSION = 1 << 46
-OPERAND = _VERSION | (512 // 16) << 32 | 4 << 61        # K-major codes: 128 rows of 64 bytes, 64-byte swizzle
-SCALE_ATOM = _VERSION | (128 // 16) << 32               # 32 rows of 16 bytes, dense
+# Shared-memory descriptor: start in 16-byte units in bits 0-13; high word: stride of 8 rows in the same units in bits 0-13, version 1 in bits 14-15,
+# layout in bits 29-31 (4: rows of 64 bytes, swizzled)
+OPERAND = 4 << 29 | 1 << 14 | 512 // 16                 # K-major codes: 128 rows of 64 bytes, 64-byte swizzle
+SCALE_ATOM = 1 << 14 | 128 // 16                        # 32 rows of 16 bytes, dense
 K_STEP = 2                                              # 64 codes = 32 bytes further, in 16-byte units
 
 
-def descriptor(kind, address):
-    """Descriptor of what lies at a shared-memory address (Int32, 16-byte aligned)."""
-    return Int64(kind if kind < 2**63 else kind - 2**64) | Int64((address >> 4) & 0x3FFF)
+def start(address):
+    """Low word of a descriptor: what lies at a shared-memory address (16-byte aligned, below 256 KB)."""
+    return address >> 4
 
 
 def instruction(format, step):
@@ -49,33 +49,27 @@ def fence_after():
     asm("tcgen05.fence::after_thread_sync;", [], [], "")
 
 
-def copy_scales(column, address, words):
-    """Scales of 128 rows from shared memory (`words` atoms of 512 bytes) to TMEM columns, in every lane quarter."""
-    text, ins = _ELECT, [column]
+def copy_scales(column, atoms, words):
+    """Scales of 128 rows (`words` atoms of 512 bytes from descriptor start `atoms` on) to TMEM columns, in every lane quarter."""
+    text = _ELECT + ".reg .b32 s; .reg .b64 d; "
     for i in range(words):
-        text += f"@one tcgen05.cp.cta_group::1.32x128b.warpx4 [$0+{4 * i}], ${i + 1}; "
-        ins.append(descriptor(SCALE_ATOM, address + 512 * i))
-    asm(text + "}", [], ins, "r" + ",l" * words)
+        text += f"add.s32 s, $1, {32 * i}; mov.b64 d, {{s, {_signed(SCALE_ATOM)}}}; @one tcgen05.cp.cta_group::1.32x128b.warpx4 [$0+{4 * i}], d; "
+    asm(text + "}", [], [column, atoms], "r,r")
 
 
 def multiply(format, accumulator, q, k, q_scales, k_scales, done):
     """accumulator = Q K^T over d = 128 for one tile, and an arrival on barrier `done` when it is complete.
 
-    q, k: descriptors (Int64); scales: TMEM columns; done: shared address of an mbarrier."""
+    q, k: descriptor starts; scales: TMEM columns; done: shared address of an mbarrier."""
     block = {"nvfp4": 16, "mxfp4": 32}[format]
-    text = _ELECT + ".reg .pred t; .reg .b64 a, b; setp.ne.b32 t, 0, 0; "
+    columns = 4 if format == "nvfp4" else 0             # from the scales of one step to those of the next
+    text = _ELECT + ".reg .pred t; .reg .b64 a, b; .reg .b32 x, y, u, v; "
     for step in range(2):
-        if step:
-            text += f"add.s64 a, $1, {K_STEP}; add.s64 b, $2, {K_STEP}; setp.eq.b32 t, 0, 0; "
-        x, y = ("a", "b") if step else ("$1", "$2")
-        column = f"+{4 * step}" if format == "nvfp4" and step else ""
-        sa, sb = ("$3", "$4") if not column else ("sa", "sb")
-        if column:
-            text += f".reg .b32 sa, sb; add.s32 sa, $3, {4 * step}; add.s32 sb, $4, {4 * step}; "
-        text += (f"@one tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block{block}.collector::a::discard [$0], {x}, {y}, "
-                 f"{_signed(instruction(format, step))}, [{sa}], [{sb}], t; ")
+        text += (f"setp.ne.b32 t, {step}, 0; add.s32 x, $1, {K_STEP * step}; add.s32 y, $2, {K_STEP * step}; mov.b64 a, {{x, {_signed(OPERAND)}}}; "
+                 f"mov.b64 b, {{y, {_signed(OPERAND)}}}; add.s32 u, $3, {columns * step}; add.s32 v, $4, {columns * step}; "
+                 f"@one tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block{block}.collector::a::discard [$0], a, b, {_signed(instruction(format, step))}, [u], [v], t; ")
     text += "@one tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$5]; }"
-    asm(text, [], [accumulator, q, k, q_scales, k_scales, done], "r,l,l,r,r,r")
+    asm(text, [], [accumulator, q, k, q_scales, k_scales, done], "r,r,r,r,r,r")
 
 
 def commit(done):
