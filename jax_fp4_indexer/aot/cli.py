@@ -70,7 +70,7 @@ def list_(folder, archs):
     """A table of the variants: registers, spills, shared memory, instructions of every launch."""
     data = _read(folder)
     kernels = {(k["arch"], k["name"]): k for k in data["kernels"]}
-    rows = [("variant", "columns", "launch", "threads", "registers", "spills", "shared", "instructions")]
+    rows = [("variant", "columns", "launch", "threads", "registers", "spills", "shared", "tmem", "instructions")]
     for v in data["variants"]:
         if archs and v["arch"] not in archs:
             continue
@@ -79,7 +79,7 @@ def list_(folder, archs):
         for i, name in enumerate(v["launches"]):
             k = kernels[v["arch"], name]
             threads = k["block"][0] * k["block"][1] * k["block"][2]
-            numbers = (threads, k["registers"], k["spill_bytes"], k["static_shared_bytes"] + k["dynamic_shared_bytes"], k["instructions"])
+            numbers = (threads, k["registers"], k["spill_bytes"], k["static_shared_bytes"] + k["dynamic_shared_bytes"], k.get("tmem_columns", 0), k["instructions"])
             rows.append((label if i == 0 else "", columns if i == 0 else "", name, *map(str, numbers)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -167,7 +167,7 @@ def explain(name, folder, capability, columns, implementation):
         click.echo(f"variant {manifest.variant_name(v)}\n  for {columns_text}; runs on compute capability {where}\n  launches{repeated}: {', '.join(v['launches'])}")
     for k in kernels:
         click.echo(f"kernel {k['name']} ({k['arch']})")
-        for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes",
+        for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes", "tmem_columns",
                     "registers", "spill_bytes", "instructions", "fingerprint"):
             click.echo(f"  {key:20} {k[key]}")
         params = ", ".join(f"{value if isinstance(value, str) else value['buffer']}:{kind}" for p in k["params"] for kind, value in p.items())

@@ -43,7 +43,8 @@ def launch_facts(kernel):
         from ..kernels.common.args import BlockScoresArgs
         params = BlockScoresArgs.manifest_params()
     return {"name": kernel.name, "block": list(kernel.block), "cluster": list(kernel.cluster), "grid": kernel.grid,
-            "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes), "params": params, "expect": dict(getattr(kernel, "expect", {}))}
+            "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),
+            "tmem_columns": int(kernel.tmem_columns), "params": params, "expect": dict(getattr(kernel, "expect", {}))}
 
 
 def instantiate(job):

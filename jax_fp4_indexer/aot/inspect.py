@@ -16,8 +16,10 @@ import tempfile
 from ..configs.arch import ARCHS, MAX_REGISTERS_PER_THREAD, MAX_THREADS_PER_CTA, REGISTER_UNIT_PER_WARP, REGISTERS_PER_SM
 
 OPCODE_MASK = 0x1FF             # low 9 bits of an instruction; bits 9..11 say which operand forms it takes
-OPCODES = {0x03C: "HMMA", 0x037: "IMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1C5: "WARPGROUP", 0x183: "LDL", 0x187: "STL", 0x118: "NOP"}
+OPCODES = {0x03C: "HMMA", 0x037: "IMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1C5: "WARPGROUP", 0x183: "LDL", 0x187: "STL", 0x118: "NOP",
+           0x1EA: "UTCOMMA", 0x1EE: "LDTM", 0x1E7: "UTCCP", 0x1B4: "UTMALDG"}
 DEPBAR_BIT = 47                 # WARPGROUP.DEPBAR if set, WARPGROUP.ARRIVE if not
+STAT_BIT = 1                    # of the upper word: LDTM.STAT if set, which reduces what it loads
 
 # .nv.info: records (format u8, attribute u8, u16 value or size); format 4 is followed by `size` bytes
 _INFO_SIZED = 4
@@ -28,7 +30,8 @@ _INFO_REGISTERS = 0x2F          # u32 symbol, u32 registers a thread
 
 @dataclasses.dataclass(frozen=True)
 class Cubin:
-    """Facts of a cubin with one kernel. `counts`: how often each of OPCODES occurs, WARPGROUP split into WARPGROUP.ARRIVE and WARPGROUP.DEPBAR."""
+    """Facts of a cubin with one kernel. `counts`: how often each of OPCODES occurs, WARPGROUP split into WARPGROUP.ARRIVE and WARPGROUP.DEPBAR,
+    LDTM into LDTM and LDTM.STAT."""
     symbol: str
     registers: int
     stack_bytes: int
@@ -64,10 +67,12 @@ def _info_records(data):
 
 def _count(text):
     counts, total = collections.Counter(), 0
-    for (word,) in struct.iter_unpack("<Q8x", text):
+    for word, upper in struct.iter_unpack("<QQ", text):
         name = OPCODES.get(word & OPCODE_MASK)
         if name == "WARPGROUP":
             name = "WARPGROUP.DEPBAR" if word >> DEPBAR_BIT & 1 else "WARPGROUP.ARRIVE"
+        if name == "LDTM" and upper >> STAT_BIT & 1:
+            name = "LDTM.STAT"
         if name:
             counts[name] += 1
         total += name != "NOP"

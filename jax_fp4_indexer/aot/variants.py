@@ -111,7 +111,8 @@ def native_prefill(f, s):
 def sm100(arch, path, f, s):
     """Block-scaled tcgen05: one kernel serves a path."""
     config = (("format", f), ("scale_layout", s), ("path", path), ("arch", arch))
-    kernel = Kernel("jax_fp4_indexer.kernels.sm100.block_scores:BlockScores", arch, config, "Config.choose", expect=(("UTCOMMA", 2),))
+    reads = ("LDTM.STAT", 1) if arch == "sm_103a" else ("LDTM", 1)
+    kernel = Kernel("jax_fp4_indexer.kernels.sm100.block_scores:BlockScores", arch, config, "Config.choose", expect=(("UTCOMMA", 2), reads))
     return Variant(path, f, s, arch, (kernel,))
 
 

@@ -14,12 +14,14 @@ class BlockScoresKernel:
     cluster               CTAs of a cluster, (1, 1, 1) if none
     grid                  {"per_sm": n} or {"fixed": [x, y, z]}; the kernel reads gridDim and is right for any number of CTAs
     dynamic_shared_bytes  all shared memory it uses
+    tmem_columns          tensor memory it allocates (sm_100 and later)
     """
     name = ""
     block = (128, 1, 1)
     cluster = (1, 1, 1)
     grid = {"per_sm": 1}
     dynamic_shared_bytes = 0
+    tmem_columns = 0
 
     @cute.jit
     def __call__(self, args: BlockScoresArgs):

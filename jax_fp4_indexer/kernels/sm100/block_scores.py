@@ -39,6 +39,7 @@ KEY_MAP = {"tensor_map": {"buffer": "k", "dtype": "u8", "dims": [CODE_BYTES, PAG
 
 class BlockScores(BlockScoresKernel):
     grid = {"per_sm": 1}
+    tmem_columns = TMEM_COLUMNS
 
     def __init__(self, config: Config):
         reason = config.fits()
