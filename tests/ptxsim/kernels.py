@@ -40,6 +40,7 @@ class Kernel:
     alignments: dict        # buffer -> bytes
     ptx: str
     grid: dict = None
+    tmem_columns: int = 0
 
     @property
     def text(self):

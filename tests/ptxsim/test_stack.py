@@ -14,8 +14,8 @@ from ptxsim import cache, runs
 CASES = runs.QUICK if os.environ.get("JFI_PTXSIM") == "all" else "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"
 
 
-@pytest.mark.parametrize("capability, arch, native", [("8.0", "sm_80", False), ("8.6", "sm_80", False), ("9.0", "sm_90a", True), ("10.0", "sm_100a", False),
-                                                     ("10.3", "sm_103a", False), ("12.0", "sm_120a", False)])
+@pytest.mark.parametrize("capability, arch, native", [("8.0", "sm_80", False), ("8.6", "sm_80", False), ("9.0", "sm_90a", True), ("10.0", "sm_100a", True),
+                                                     ("10.3", "sm_103a", True), ("12.0", "sm_120a", False)])
 def test_the_op_on_a_pretended_gpu(capability, arch, native):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
     cases = CASES if capability != "8.6" else "k_lengths_causal-"      # the kernels of 8.0
