@@ -8,6 +8,7 @@
 #                       where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit);   make racecheck | synccheck: a choice of them that runs every kernel
+#   make card-report    parity, benchmark and memcheck of this machine's GPU in one archive (docs/blackwell.md)
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -27,7 +28,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck card-report benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -75,6 +76,9 @@ memcheck: cubins library
 
 racecheck synccheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --rows variants --tool $@
+
+card-report: cubins library
+	$(BIN)/python tests/parity/card_report.py
 
 benchmark-all: cubins library
 	$(BIN)/python benchmarks/run.py
