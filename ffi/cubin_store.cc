@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "sha256.h"
+
 namespace jfi {
 namespace {
 
@@ -84,6 +86,11 @@ Result<cu::Library> CubinStore::LoadLibrary(const Kernel& kernel, const Place& a
   if (found != libraries_.end()) return found->second;
   auto image = ReadFile(folder_ + "/" + kernel.cubin);
   if (!image.ok()) return image.status();
+  // A damaged cubin may well load, and compute something else.
+  if (!kernel.sha256.empty() && Sha256(image.value().data(), image.value().size()) != kernel.sha256)
+    return FailedPrecondition(std::string(at.op) + ": " + folder_ + "/" + kernel.cubin +
+                              " is damaged or of another build: its bytes are not those that manifest.json states; reinstall jax_fp4_indexer, or rebuild its cubins with "
+                              "`python -m jax_fp4_indexer.aot build`");
   std::vector<char>& kept = images_[kernel.cubin] = std::move(image.value());
   cu::Library library = nullptr;
   JFI_RETURN_IF_ERROR(CheckCuda(cu::Driver::Get().value()->LibraryLoadData(&library, kept.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData", at));

@@ -53,14 +53,14 @@ Result<void*> Bindings::Buffer(std::string_view name, const Place& at) const {
   for (const auto& [n, a] : buffers_)
     if (n == name) return a;
   return FailedPrecondition(std::string(at.op) + ": kernel " + std::string(at.kernel) + " asks for a buffer \"" + std::string(name) +
-                            "\" that the op has not; cubins and library come from different builds");
+                            "\" that the op has not; cubins and library come from different builds; reinstall jax_fp4_indexer or rebuild both");
 }
 
 Result<std::int64_t> Bindings::Scalar(std::string_view name, const Place& at) const {
   for (const auto& [n, v] : scalars_)
     if (n == name) return v;
   return FailedPrecondition(std::string(at.op) + ": kernel " + std::string(at.kernel) + " asks for a scalar \"" + std::string(name) +
-                            "\" that the op has not; cubins and library come from different builds");
+                            "\" that the op has not; cubins and library come from different builds; reinstall jax_fp4_indexer or rebuild both");
 }
 
 Result<std::int64_t> Bindings::Evaluate(const Extent& e, const Place& at) const {

@@ -147,6 +147,7 @@ Status ParseKernel(const Json& json, const std::string& where, Kernel& out) {
   out.name = r.String("name");
   out.cubin = r.String("cubin");
   out.symbol = r.String("symbol");
+  if (json.find("sha256")) out.sha256 = r.String("sha256");
   out.block = r.Three("block", 1024);
   out.cluster = r.Three("cluster", 16);
   out.dynamic_shared_bytes = r.Int("dynamic_shared_bytes", 0, std::int64_t{1} << 20);

@@ -57,6 +57,7 @@ struct Grid {
 
 struct Kernel {
   std::string name, cubin, symbol;
+  std::string sha256;  // of the cubin's bytes; empty: not stated
   Arch arch;
   std::array<std::int64_t, 3> block = {1, 1, 1}, cluster = {1, 1, 1};
   Grid grid;

@@ -13,6 +13,7 @@
 #include "cubin_store.h"
 #include "launcher.h"
 #include "manifest_text.h"
+#include "sha256.h"
 
 using namespace jfi;
 namespace fs = std::filesystem;
@@ -136,6 +137,24 @@ void LoadingFails(const Fake& fake) {
   CHECK_EQ(CurrentDevice("op").value(), 5);
   const DeviceInfo info = DescribeDevice("op", 5).value();
   CHECK(info.ordinal == 5 && info.capability.major == 10 && info.capability.minor == 3 && info.multiprocessors == 148);
+}
+
+// The bytes of a cubin are compared with the manifest's before the driver sees them.
+void Damaged(const Fake& fake) {
+  CHECK_EQ(Sha256("", 0), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK_EQ(Sha256("abc", 3), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  for (auto [size, digest] : {std::pair{55, "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318"}, std::pair{56, "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a"},
+                              std::pair{64, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb"}, std::pair{119, "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb"}})
+    CHECK_EQ(Sha256(std::string(size, 'a').data(), size), digest);
+  fake.Reset();
+  const std::string bytes = "a and padding", digest = Sha256(bytes.data(), bytes.size());
+  auto text = [](const std::string& sha256) { return KernelText("a", "sm_90a", R"({"buffer": "q"})", R"({"per_sm": 1})", "[1, 1, 1]", 1000, sha256); };
+  CHECK(Open(text(digest), VariantText(R"("a")", "sm_90a"))->Prepare(0, 0, "op").ok());
+  CHECK_EQ(fake.Count("loads"), 1);
+  auto store = Open(text("0" + digest.substr(1)), VariantText(R"("a")", "sm_90a"));
+  const Status s = store->Prepare(0, 0, "op");
+  CHECK(s.code() == Code::kFailedPrecondition && Contains(s.message(), "sm_90a/a.cubin is damaged or of another build") && Contains(s.message(), "; reinstall jax_fp4_indexer, or rebuild"));
+  CHECK_EQ(fake.Count("loads"), 1);
 }
 
 void Parameters(const Fake& fake) {
@@ -296,6 +315,7 @@ int main(int argc, char** argv) {
   CHECK(cu::Driver::Get().ok() && cu::Driver::IsStandIn());
   Loading(fake);
   LoadingFails(fake);
+  Damaged(fake);
   Parameters(fake);
   Grids(fake);
   Passes(fake);

@@ -54,8 +54,19 @@ def check_version(built, runtime):
                           f"{dotted(*divmod(runtime, 1000))}; upgrade jax and jaxlib, or build jax_fp4_indexer with this jaxlib's headers.")
 
 
+def other_copy(path, maps="/proc/self/maps"):
+    """A library of this name that the process has loaded from another file than `path`, or None. Read from the process's own list of mappings (Linux)."""
+    try:
+        lines = pathlib.Path(maps).read_text().splitlines()
+    except OSError:
+        return None
+    mapped = {line.split(maxsplit=5)[5] for line in lines if line.endswith("/" + LIBRARY)}
+    return next(iter(sorted(mapped - {str(pathlib.Path(path).resolve())})), None)
+
+
 def load(roots=None):
-    """The library, loaded once a process. Raises ImportError, with a remedy, if it or its cubins are missing or it is too new for jaxlib."""
+    """The library, loaded once a process. Raises ImportError, with a remedy, if it or its cubins are missing, it is too new for jaxlib, or the process
+    has loaded another copy: XLA knows a handler by its name, and a second one under it would cost JAX the whole GPU backend."""
     with _lock:
         if "library" in _state:
             return _state["library"]
@@ -64,6 +75,10 @@ def load(roots=None):
             raise ImportError(f"jax_fp4_indexer: {LIBRARY} is not in this installation; {_REINSTALL}.")
         if manifest is None:
             raise ImportError(f"jax_fp4_indexer: cubins/manifest.json is not in this installation; build the cubins (python -m jax_fp4_indexer.aot build), or {_REINSTALL}.")
+        other = other_copy(path)
+        if other is not None:
+            raise ImportError(f"jax_fp4_indexer: this process has loaded {other}, a second copy beside {path}; keep one installation of jax_fp4_indexer "
+                              "on sys.path, and start a new process.")
         try:
             library = ctypes.CDLL(str(path))
         except OSError as e:

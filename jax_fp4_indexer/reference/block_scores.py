@@ -24,6 +24,7 @@ from . import decode
 from .block_scores_call import OP, check, operands
 from .varying import same_varying_axes, vary_like
 
+INT32_MAX = 2**31 - 1
 MAX_CHUNK = 128                 # query tokens of a step
 MAX_CHUNK_ROWS = 2048           # query rows (token, head) of a step: bounds the [rows, groups, 128] dots to 8 MiB
 NO_DERIVATIVE = (f"{OP} selects what to attend to and has no derivative. Wrap its arguments (not its result) in jax.lax.stop_gradient, "
@@ -126,7 +127,9 @@ def sequence_extent(b, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, tokens, num_
     """(q0, q_len, k_len, p0, pages) of sequence b, in bounds whatever the metadata says."""
     q0 = jnp.clip(cu_seqlens_q[b], 0, tokens)
     q_len = jnp.clip(cu_seqlens_q[b + 1], q0, tokens) - q0
-    k_len = jnp.maximum(cu_seqlens_k[b + 1] - cu_seqlens_k[b], 0)
+    k_start, k_end = cu_seqlens_k[b], cu_seqlens_k[b + 1]
+    k_len = jnp.where(k_end > k_start, k_end - k_start, 0)
+    k_len = jnp.where(k_len < 0, INT32_MAX, k_len)      # a difference that left int32
     p0 = jnp.clip(cu_page_offsets[b], 0, num_indices)
     listed = jnp.clip(cu_page_offsets[b + 1], p0, num_indices) - p0
     return q0, q_len, k_len, p0, jnp.minimum(jnp.minimum(listed, ceil_div(k_len, PAGE)), k_tiles)

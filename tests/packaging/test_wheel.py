@@ -7,34 +7,11 @@ import sys
 import sysconfig
 import zipfile
 
-import pytest
-
 import load_test
 from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.aot.variants import KERNELS
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = "jax_fp4_indexer/_lib/libjax_fp4_indexer_ffi.so"
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """Built from this checkout in this environment; cubins that are up to date are taken as they are."""
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder,
-                           f"-Cbuild-dir={folder / 'build'}", ROOT], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    (path,) = folder.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="session")
-def installed(wheel, tmp_path_factory):
-    """A folder that holds the wheel's files and nothing else."""
-    folder = tmp_path_factory.mktemp("installed")
-    with zipfile.ZipFile(wheel) as z:
-        z.extractall(folder)
-    return folder
 
 
 def run(installed, code):

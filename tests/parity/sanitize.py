@@ -64,6 +64,9 @@ def capability_here():
 
 
 class Sanitizer:
+    """`names`, `chunks`, `program` and `further` say what runs; another list of cases (tests/fuzz/sanitize.py) has others."""
+    environment = ENVIRONMENT
+
     def __init__(self, args):
         self.args, self.start = args, time.monotonic()
         self.end = self.start + args.time_limit
@@ -74,15 +77,24 @@ class Sanitizer:
         done = set(json.loads(Path(self.args.done).read_text())["clean"]) if self.args.done else set()
         return [name for name in rows(self.args.rows) if name not in done]
 
+    def chunks(self, names):
+        """What each process runs."""
+        processes = min(max(1, len(names)), max(self.args.jobs, -(-len(names) // CASES_A_PROCESS)))
+        return [names[i::processes] for i in range(processes)]
+
+    def program(self, names):
+        """Arguments of the Python that runs these cases; its output says "0 failures" and how many cases ran."""
+        command = [str(RUN), "--repeats", "1", "--scrambles", "0", "--workers", "1", "--filter", ",".join(names)]
+        return command + (["--oracle", self.args.oracle] if self.args.oracle else [])
+
     def check(self, names):
         left = self.end - time.monotonic()
         if left <= 0:
             self.found["not_run"] += names
             return
-        command = ["compute-sanitizer", "--tool", self.args.tool, sys.executable, str(RUN), "--repeats", "1", "--scrambles", "0", "--workers", "1", "--filter", ",".join(names)]
-        command += ["--oracle", self.args.oracle] if self.args.oracle else []
+        command = ["compute-sanitizer", "--tool", self.args.tool, sys.executable, *self.program(names)]
         try:
-            text = subprocess.run(command, capture_output=True, text=True, timeout=left, env={**os.environ, **ENVIRONMENT}).stdout
+            text = subprocess.run(command, capture_output=True, text=True, timeout=left, env={**os.environ, **self.environment}).stdout
         except subprocess.TimeoutExpired:
             self.found["not_run"] += names
             return
@@ -99,21 +111,24 @@ class Sanitizer:
             self.found["clean"] += names
             self.runs += sum(int(n) for n in re.findall(r"(\d+)/\d+ cases", text))
 
+    def further(self, names):
+        """What else the JSON holds."""
+        launched = kernels(names, self.args.capability or capability_here())
+        count = collections.Counter(kernel for name in self.found["clean"] for kernel in launched[name])
+        return {"kernels": {k: count[k] for k in sorted(set().union(*launched.values()))}}
+
     def run(self):
         names = self.names()
-        processes = min(max(1, len(names)), max(self.args.jobs, -(-len(names) // CASES_A_PROCESS)))
+        chunks = self.chunks(names)
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-            list(pool.map(self.check, [names[i::processes] for i in range(processes)]))
+            list(pool.map(self.check, chunks))
         seconds = time.monotonic() - self.start
         print(f"{self.args.tool}: {len(self.found['clean'])} cases clean ({self.runs} case-variant pairs), {len(self.found['errors'])} processes with errors, "
-              f"{len(self.found['died'])} cases whose process died, {len(self.found['not_run'])} not run; {seconds:.0f} s, {processes} processes, {self.args.jobs} at a time")
+              f"{len(self.found['died'])} cases whose process died, {len(self.found['not_run'])} not run; {seconds:.0f} s, {len(chunks)} processes, {self.args.jobs} at a time")
         for error in self.found["errors"]:
             print(error["cases"], error["output"], sep="\n")
         if self.args.json:
-            launched = kernels(names, self.args.capability or capability_here())
-            count = collections.Counter(kernel for name in self.found["clean"] for kernel in launched[name])
-            every = sorted(set().union(*launched.values()))
-            Path(self.args.json).write_text(json.dumps({**self.found, "pairs": self.runs, "seconds": seconds, "kernels": {k: count[k] for k in every}}, indent=1))
+            Path(self.args.json).write_text(json.dumps({**self.found, "pairs": self.runs, "seconds": seconds, **self.further(names)}, indent=1))
         return 1 if self.found["errors"] or self.found["died"] else 3 if self.found["not_run"] else 0
 
 

@@ -170,7 +170,7 @@ def sequences(inp):
     for b in range(B):
         q0 = cut(inp.cu_q[b], 0, Tq)
         q_len = cut(inp.cu_q[b + 1], q0, Tq) - q0
-        k_len = max(int(inp.cu_k[b + 1]) - int(inp.cu_k[b]), 0)
+        k_len = cut(int(inp.cu_k[b + 1]) - int(inp.cu_k[b]), 0, INT32_MAX)
         p0 = cut(inp.cu_p[b], 0, N)
         n = min(cut(inp.cu_p[b + 1], p0, N) - p0, -(-k_len // PAGE), tiles)
         offset = k_len if not inp.causal else k_len - q_len if inp.qo_offset is None else int(inp.qo_offset[b])

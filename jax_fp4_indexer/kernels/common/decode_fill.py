@@ -1,4 +1,4 @@
-"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and padding tokens."""
+"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no sequence."""
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
@@ -15,9 +15,13 @@ def fill_invisible(seqs, scores, heads_q, thread, threads):
         b, kb = thread % count, thread // count
         while kb < k_tiles:
             _, _, blocks = seqs.pages(b)
-            if kb >= blocks:
+            if (kb >= blocks) | (b == 0):
                 first, q_len = seqs.queries(b)
                 j = Int32(0)
+                if b == 0:              # with the tokens before it: none where the sums start at 0
+                    j = -first
+                if kb < blocks:
+                    q_len = Int32(0)
                 while j < q_len:
                     at = scores + (Int64(kb) * Int64(tokens) + Int64(first + j)) * 4
                     h = Int32(0)
