@@ -1,6 +1,6 @@
 """Random calls of the block-score op, valid and not, against an exact oracle.
 
-    PYTHONPATH=.:tests python -m fuzz --seed 1 --cases 10000 --json out.json      # kernels, on a GPU
+    PYTHONPATH=.:tests python -m fuzz --seed 1 --cases 10000 --processes 4 --json out.json      # kernels, on a GPU
     PYTHONPATH=.:tests python -m fuzz --seed 1 --case 4711                         # one case again
     PYTHONPATH=.:tests python -m fuzz --implementations reference --cases 200     # anywhere
 
@@ -22,20 +22,25 @@ def main(argv=None):
     p.add_argument("--list-buckets", action="store_true")
     p.add_argument("--buckets", default="", help="parts of bucket names, separated by commas; changes which case has which index")
     p.add_argument("--implementations", default=",".join(IMPLEMENTATIONS))
+    p.add_argument("--processes", type=int, default=1, help="share the buckets over so many processes")
+    p.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     p.add_argument("--reference-every", type=int, default=0, help="run the reference, too, on every so many cases")
     p.add_argument("--workers", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 2)))
     p.add_argument("--hang-limit", type=float, default=30, help="seconds a case may take")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
     p.add_argument("--json")
     args = p.parse_args(argv)
-    from . import shapes
+    from . import parallel, shapes
     from .run import Fuzzer
     if args.list_buckets:
         print("\n".join(b.name for b in shapes.buckets(args.buckets)))
         return 0
+    if args.processes > 1:
+        return parallel.run(sys.argv[1:] if argv is None else argv, args.processes, args.json)
     fuzzer = Fuzzer(args.seed, args.implementations.split(","), match=args.buckets, reference_every=args.reference_every, workers=args.workers,
                     hang_limit=args.hang_limit, json_path=args.json, time_limit=args.time_limit)
-    well = fuzzer.run(map(int, args.case.split(",")) if args.case else range(args.first, args.first + args.cases))
+    indices = map(int, args.case.split(",")) if args.case else range(args.first, args.first + args.cases)
+    well = fuzzer.run(parallel.part(fuzzer, indices, args.part))
     fuzzer.show()
     fuzzer.write()
     return 0 if well else 1 if fuzzer.failures else 3

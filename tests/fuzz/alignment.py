@@ -30,7 +30,7 @@ class _Managed(C.Structure):
     _fields_ = [("tensor", _Tensor), ("context", C.c_void_p), ("deleter", _Deleter)]
 
 
-_capsule = C.pythonapi.PyCapsule_New
+_capsule = C.PyDLL(None).PyCapsule_New        # not pythonapi's: others set its argument types
 _capsule.restype, _capsule.argtypes = C.py_object, [C.c_void_p, C.c_char_p, C.c_void_p]
 _nothing = _Deleter(lambda _: None)
 _kept = []                      # whatever a consumer may still look at

@@ -74,21 +74,21 @@ def decided(e, implementation):
 
 
 def judge(out, pool, e, implementation):
-    """(problem or "", slots compared). `out`: float32 [Hq, tiles, Tq]."""
+    """(problem or "", slots compared, slots that were not written and need not be). `out`: float32 [Hq, tiles, Tq]."""
     level = decided(e, implementation)
     want = e.truth.scores
     if out.dtype != np.float32 or out.shape != want.shape:
-        return f"got {out.dtype}{list(out.shape)}, expected float32{list(want.shape)}", 0
+        return f"got {out.dtype}{list(out.shape)}, expected float32{list(want.shape)}", 0, 0
     free = level == FREE
     unwritten = out.view(np.uint32) == POISON
     free = free[None] | ((level == MAYBE)[None] & unwritten)
-    compared = int(free.size - free.sum())
+    compared, untouched = int(free.size - free.sum()), int((unwritten & free).sum())
     stale = unwritten & ~free
     if stale.any():
-        return f"{int(stale.sum())} of {out.size} slots were not written, first [hq, kb, tq] = {np.argwhere(stale)[0].tolist()}", compared
+        return f"{int(stale.sum())} of {out.size} slots were not written, first [hq, kb, tq] = {np.argwhere(stale)[0].tolist()}", compared, untouched
     if free.any():
         with np.errstate(over="ignore"):
             out = np.where(free, want.astype(np.float32), out)
     if pool.exact and np.array_equal(out, want, equal_nan=True):
-        return "", compared
-    return check.compare(out, e.truth, pool.exact).problem, compared
+        return "", compared, untouched
+    return check.compare(out, e.truth, pool.exact).problem, compared, untouched

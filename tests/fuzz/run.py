@@ -100,10 +100,11 @@ class Fuzzer:
         finally:
             watchdog.cancel()
         for name, out in outs.items():
-            problem, compared = expected.judge(np.asarray(out), case.pool, truth, name)
+            problem, compared, untouched = expected.judge(np.asarray(out), case.pool, truth, name)
             self.runs[name][bool(problem)] += 1
             self.slots[name] += compared
             self.slots["left open"] += out.size - compared
+            self.slots["left open, not written"] += untouched
             if problem:
                 self.fail(case, name, problem)
         return True
@@ -133,8 +134,8 @@ class Fuzzer:
 
     def show(self):
         s, n = self.seconds.get("cases", 0), self.counts["cases"]
-        print(f"seed {self.seed}: {n} cases, {self.counts['invalid']} of them invalid, {sum(self.slots.values()) - self.slots['left open']} slots compared, "
-              f"{self.slots['left open']} left open; programs in {self.seconds.get('compile', 0):.1f} s, cases in {s:.1f} s")
+        print(f"seed {self.seed}: {n} cases, {self.counts['invalid']} of them invalid, {sum(self.slots[name] for name in self.runs)} slots compared, "
+              f"{self.slots['left open']} left open ({self.slots['left open, not written']} of them not written); programs in {self.seconds.get('compile', 0):.1f} s, cases in {s:.1f} s")
         for name, (right, wrong) in sorted(self.runs.items()):
             print(f"  {name} {right}/{right + wrong} cases")
         print(f"{len(self.failures)} failures, {self.counts['not run']} cases not run", flush=True)

@@ -31,7 +31,7 @@ def run(variant, case, truth, schedule="eager"):
         outcome = block_scores.run_variant(kernels.load(variant.launches), variant, inp, mode=mode, seed=int(seed or 0), passes_of=passes)
     except SimError as error:
         return [f"{type(error).__name__}: {error}"]
-    problem, _ = expected.judge(outcome.scores, case.pool, truth, name)
+    problem, *_ = expected.judge(outcome.scores, case.pool, truth, name)
     # Where a slot has no right value, which of its writers comes last is open, and what scratch held may show in it
     left_open = (expected.decided(truth, name) == expected.FREE).any()
     faults = [f for f in outcome.faults if not (left_open and "'scores'" in f and ("[global-race" in f or "[uninit" in f))]

@@ -103,7 +103,7 @@ def test_every_kind_of_wrong_is_noticed(drawn):
         if case.invalid or truth.truth.scores.size == 0:
             continue
         for what, out in wrong_outputs(case, truth):
-            problem, compared = expected.judge(out, case.pool, truth, "decode")
+            problem, compared, _ = expected.judge(out, case.pool, truth, "decode")
             assert (what in problem) if what else not problem, (str(case), what, problem)
             noticed[what] += bool(what)
             assert compared == out.size
