@@ -54,19 +54,8 @@ def check_version(built, runtime):
                           f"{dotted(*divmod(runtime, 1000))}; upgrade jax and jaxlib, or build jax_fp4_indexer with this jaxlib's headers.")
 
 
-def other_copy(path, maps="/proc/self/maps"):
-    """A library of this name that the process has loaded from another file than `path`, or None. Read from the process's own list of mappings (Linux)."""
-    try:
-        lines = pathlib.Path(maps).read_text().splitlines()
-    except OSError:
-        return None
-    mapped = {line.split(maxsplit=5)[5] for line in lines if line.endswith("/" + LIBRARY)}
-    return next(iter(sorted(mapped - {str(pathlib.Path(path).resolve())})), None)
-
-
 def load(roots=None):
-    """The library, loaded once a process. Raises ImportError, with a remedy, if it or its cubins are missing, it is too new for jaxlib, or the process
-    has loaded another copy: XLA knows a handler by its name, and a second one under it would cost JAX the whole GPU backend."""
+    """The library, loaded once a process. Raises ImportError, with a remedy, if it or its cubins are missing or it is too new for jaxlib."""
     with _lock:
         if "library" in _state:
             return _state["library"]
@@ -75,10 +64,6 @@ def load(roots=None):
             raise ImportError(f"jax_fp4_indexer: {LIBRARY} is not in this installation; {_REINSTALL}.")
         if manifest is None:
             raise ImportError(f"jax_fp4_indexer: cubins/manifest.json is not in this installation; build the cubins (python -m jax_fp4_indexer.aot build), or {_REINSTALL}.")
-        other = other_copy(path)
-        if other is not None:
-            raise ImportError(f"jax_fp4_indexer: this process has loaded {other}, a second copy beside {path}; keep one installation of jax_fp4_indexer "
-                              "on sys.path, and start a new process.")
         try:
             library = ctypes.CDLL(str(path))
         except OSError as e:
@@ -100,7 +85,7 @@ def _declare(library):
 
 
 def register(platform="CUDA", library=None):
-    """Registers the FFI targets with JAX, once. Raises ImportError as `load` does.
+    """Registers the FFI targets with JAX, once. Raises ImportError as `load` does, and where another copy of this package has registered its own.
 
     Lowering a program for a CUDA backend of this process does it by itself. A process that only runs programs exported elsewhere calls
     it first. It may come before or after JAX has found its devices. `platform` (of XLA) and `library` (a loaded CDLL; None: the package's) have
@@ -111,6 +96,7 @@ def register(platform="CUDA", library=None):
         if platform in done:
             return
         library = library or load()
+        _refuse_second_copy(platform, library)
         capsule = jax.ffi.pycapsule
         # JAX wants the type of a handler's state before the handler.
         jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {
@@ -120,6 +106,16 @@ def register(platform="CUDA", library=None):
             "execute": capsule(library.jfi_block_scores_execute)}, platform=platform)
         partition.register(BLOCK_SCORES, platform)
         done.add(platform)
+
+
+def _refuse_second_copy(platform, library):
+    """XLA knows a handler by its name. A second library under the same names is an error there, which before JAX has found its devices costs the whole backend."""
+    path = getattr(library, "_name", None)
+    # Kept where it outlives this module: a copy of the package is a module of its own.
+    owner = jax.ffi.__dict__.setdefault("_jax_fp4_indexer_registered", {}).setdefault(platform, path)
+    if owner != path and None not in (owner, path):
+        raise ImportError(f"jax_fp4_indexer: {owner} serves this process already, {path} would be a second copy beside it; keep one installation of jax_fp4_indexer "
+                          "on sys.path, and start a new process.")
 
 
 def register_if_cuda():
