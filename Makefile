@@ -4,11 +4,15 @@
 #   make example        a small decoder with sparse attention on top of the op, against dense attention; GPU if there is one, else CPU
 #   make test           every test that needs no GPU
 #   make test-smoke     definition and API only: no kernels, no C++
-#   make test-all       make test, then every kernel over every case in the PTX simulator, two rebuilds of every cubin compared, and the Bazel build
-#                       where Bazel is installed
+#   make test-all       make test, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
+#                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit);   make racecheck | synccheck: a choice of them that runs every kernel
+<<<<<<< HEAD
 #   make card-report    parity, benchmark and memcheck of this machine's GPU in one archive (docs/blackwell.md)
+=======
+#   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
+>>>>>>> 6719eac (docs: what contradictory metadata gives, slot by slot; make fuzz; installations in make test-all)
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -28,7 +32,11 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
+<<<<<<< HEAD
 .PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck card-report benchmark-all bazel-test clean
+=======
+.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck racecheck synccheck fuzz benchmark-all bazel-test clean
+>>>>>>> 6719eac (docs: what contradictory metadata gives, slot by slot; make fuzz; installations in make test-all)
 
 venv: $(READY)
 
@@ -64,7 +72,8 @@ test-smoke: venv
 	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
-	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim
+	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/fuzz/test_simulated.py
+	$(BIN)/python tests/packaging/installations.py --jax 0.9.1,newest
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
 	@if command -v bazel >/dev/null; then $(MAKE) bazel-test; else echo "bazel: not installed, its build was not tried"; fi
 
@@ -73,6 +82,10 @@ test-gpu: cubins library
 
 memcheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --rows small
+
+fuzz: cubins library
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz --cases 12000 --processes 4
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
 
 racecheck synccheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --rows variants --tool $@

@@ -26,6 +26,9 @@ class FuzzSanitizer(sanitize.Sanitizer):
         size = max(RUN, self.args.cases // self.args.processes // RUN * RUN)
         return [names[i:i + size] for i in range(0, len(names), size)]
 
+    def further(self, names):
+        return {"seed": self.args.seed}
+
     def program(self, names):
         return ["-m", "fuzz", "--seed", str(self.args.seed), "--workers", "1", "--case", ",".join(names)]
 
@@ -40,6 +43,7 @@ def main():
     p.add_argument("--jobs", type=int, default=8, help="processes side by side")
     p.add_argument("--time-limit", type=float, default=86400, help="seconds")
     p.add_argument("--json", help="write what was found to this file")
+    p.set_defaults(rows="fuzzed")
     return FuzzSanitizer(p.parse_args()).run()
 
 
