@@ -8,11 +8,8 @@
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit);   make racecheck | synccheck: a choice of them that runs every kernel
-<<<<<<< HEAD
 #   make card-report    parity, benchmark and memcheck of this machine's GPU in one archive (docs/blackwell.md)
-=======
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
->>>>>>> 6719eac (docs: what contradictory metadata gives, slot by slot; make fuzz; installations in make test-all)
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -32,11 +29,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-<<<<<<< HEAD
-.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck card-report benchmark-all bazel-test clean
-=======
-.PHONY: venv cubins library wheel demo test test-smoke test-all test-gpu memcheck racecheck synccheck fuzz benchmark-all bazel-test clean
->>>>>>> 6719eac (docs: what contradictory metadata gives, slot by slot; make fuzz; installations in make test-all)
+.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
 
 venv: $(READY)
 
