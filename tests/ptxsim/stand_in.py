@@ -22,11 +22,15 @@ from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.primitives import block_scores as primitive
 from jax_fp4_indexer.primitives import runtime
-from support import check
+from support import check, oracle
+from support.inputs import PAGE, batch
 
 from . import cases, kernels, native, runs
 from .block_scores import MAX_INSTS, MULTIPROCESSORS, POISON
 from .launch import Memory, run
+
+# Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
+TOYS = [variants.Variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("ptxsim.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in variants.FORMATS]
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint, C.POINTER(C.c_void_p))
 
@@ -106,11 +110,12 @@ def _write_manifest(folder, compiled, chosen):
     pathlib.Path(folder, "manifest.json").write_text(json.dumps({"schema": 1, "fingerprint": "", "dsl": "", "kernels": entries, "variants": listed}))
 
 
-def install(capability, schedule="eager"):
-    """Make this process pretend a GPU of `capability` ((major, minor)): the op's custom call is lowered and served on the CPU platform. Returns the Device."""
+def install(capability, schedule="eager", table=variants.VARIANTS):
+    """Make this process pretend a GPU of `capability` ((major, minor)) for which the variants of `table` are built: the op's custom call is
+    lowered and served on the CPU platform. Returns the Device."""
     import jax
     from jax.interpreters import mlir
-    chosen = [v for v in variants.VARIANTS if runs_on(v.arch, capability)]
+    chosen = [v for v in table if runs_on(v.arch, capability)]
     wanted = variants.kernels_of(chosen)
     compiled = dict(zip(wanted, kernels.load(wanted)))
     folder = tempfile.mkdtemp(prefix="ptxsim_stack_")
@@ -152,29 +157,38 @@ def call(device, inp, layout, implementation):
         return None
 
 
+def _case_calls(args):
+    """(name, inputs, oracle or None, exact, layout, implementation) of the calls asked for."""
+    for fmt in variants.FORMATS:
+        if args.toys:
+            inp = batch(fmt, [70], [5 * PAGE], 1, 1, seed=9, causal=False)
+            yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode"
+            continue
+        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
+        for case in rows.values():
+            for layout in variants.SCALE_LAYOUTS:
+                for implementation in args.implementations.split(","):
+                    yield case.name, *runs._built(case.table), case.table.exact, layout, implementation
+
+
 def main():
     parser = argparse.ArgumentParser(description="The case table through jax.jit on a pretended GPU; prints one JSON line a call.")
     parser.add_argument("capability", help="e.g. 9.0")
     parser.add_argument("--implementations", default="decode,prefill,portable", help="values of the op's argument")
     parser.add_argument("--cases", default="")
     parser.add_argument("--schedule", default="eager")
+    parser.add_argument("--toys", action="store_true", help="the kernels of toys.py instead of the tree's, on the one batch they are made for")
     args = parser.parse_args()
-    device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule)
+    device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule, TOYS if args.toys else variants.VARIANTS)
     bad = 0
-    for fmt in variants.FORMATS:
-        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
-        for case in rows.values():
-            inp, truth = runs._built(case.table)
-            for layout in variants.SCALE_LAYOUTS:
-                for implementation in args.implementations.split(","):
-                    out = call(device, inp, layout, implementation)
-                    problems = list(device.problems)
-                    if out is not None and truth is not None:
-                        result = check.compare(out, truth, case.table.exact)
-                        problems += [result.problem] if not result.ok else []
-                    bad += bool(problems)
-                    print(json.dumps(dict(case=case.name, layout=layout, implementation=implementation, launches=device.launched,
-                                          slots=0 if out is None else out.size, problems=problems)), flush=True)
+    for name, inp, truth, exact, layout, implementation in _case_calls(args):
+        out = call(device, inp, layout, implementation)
+        problems = list(device.problems)
+        if out is not None and truth is not None:
+            result = check.compare(out, truth, exact)
+            problems += [result.problem] if not result.ok else []
+        bad += bool(problems)
+        print(json.dumps(dict(case=name, layout=layout, implementation=implementation, launches=device.launched, slots=0 if out is None else out.size, problems=problems)), flush=True)
     sys.exit(bad > 0)
 
 
