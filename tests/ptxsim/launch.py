@@ -25,6 +25,7 @@ NOTES = {"wgmma-move", "tmem-fence", "tmem-early"}              # worth a look, 
 NO_INSTRUCTION = {"barrier-left", "wgmma-count", "tmem-left", "late"}
 MODES = {"eager": 0, "lazy": 1, "random": 2}
 M64 = (1 << 64) - 1
+REGISTERS = 1 << 16                 # of an SM. A kernel that moves them starts with as many a thread as fit, in eights
 
 
 class SimError(Exception):
@@ -164,6 +165,7 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     s.mode, s.races, s.elect_last, s.local = MODES[mode], races, elect_last, (program.local_bytes + 15) & -16
     s.rng = (seed * 0x9E3779B97F4A7C15 + 0x1234567) & M64 or 1
     s.max_insts = max_insts
+    s.registers = REGISTERS // (int(np.prod(block)) * program.ctas) & -8
     phases = np.zeros((SMEM_BASE + s.smem) // 8 + 8, np.uint32)
     s.phases = phases.ctypes.data
     start = time.perf_counter()

@@ -71,6 +71,7 @@ class Entry:
     types: dict         # register -> "b32", "pred", ...
     shared: list        # (name, alignment, bytes; None: dynamic)
     locals: list        # (name, alignment, bytes)
+    ctas: int = 1       # of an SM, for which the compiler leaves registers
 
 
 SPECIALS = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|cluster_\w+|clusterid|nclusterid|smid|nsmid|clock\w*|globaltimer\w*|lanemask_\w+|dynamic_smem_size)(\.[xyz])?$")
@@ -204,6 +205,8 @@ def parse(text):
     shared = [(name, int(align or 1), None if extern.strip() == ".extern" or not size else int(size)) for extern, align, name, size in _SHARED.findall(text)]
     entry = Entry(head.group(1), params, [], {}, shared, [(name, int(align or 16), int(size)) for align, name, size in _LOCAL.findall(text)])
     start = text.index("{", head.end())
+    several = re.search(r"\.minnctapersm\s+(\d+)", text[head.end():start])
+    entry.ctas = int(several.group(1)) if several else 1
     body = re.sub(r"//[^\n]*", "", text[start + 1:])
     body = re.sub(r"^[ \t]*\.(file|pragma)\b[^\n]*", "", body, flags=re.M)
     places = _places(text)

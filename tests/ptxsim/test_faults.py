@@ -210,6 +210,17 @@ def test_cp_async():
     assert "exit" in kinds(copy)
 
 
+@pytest.mark.parametrize("given, taken, ends", [(64, 104, True), (72, 104, False)])
+def test_registers_move_within_a_cta(given, taken, ends):
+    """640 threads start with 96 registers each. On an H200 the second pair of numbers hangs."""
+    body = f"setp.lt.u32 %p1, %r1, 4; @%p1 bra FEW; setmaxnreg.inc.sync.aligned.u32 {taken}; bra DONE; FEW: setmaxnreg.dec.sync.aligned.u32 {given}; DONE: bar.sync 0;"
+    if ends:
+        assert kinds(body, threads=640) == set()
+    else:
+        with pytest.raises(Deadlock, match="waits for 104 registers a thread"):
+            execute(body, threads=640)
+
+
 def test_barrier_left_behind():
     assert kinds("setp.eq.s32 %p1, %r1, 0; @%p1 bar.arrive 5, 64;") == {"barrier-left"}
 

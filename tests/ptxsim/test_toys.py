@@ -1,5 +1,4 @@
 """A kernel for sm_100a on the whole path: compiled, its tensor map encoded from a recipe, run; and what the checks say when an instruction of it is dropped."""
-import numpy as np
 import pytest
 
 from ptxsim import block_scores, kernels, mutate, stand_in

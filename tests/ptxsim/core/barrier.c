@@ -234,3 +234,17 @@ int op_fence(Step *x) {
   c->ndirty = kept;
   return OK;
 }
+
+// Registers move between the warps of a CTA, which has those that it started with and no more. im: 0 whether inc, 1 registers of a thread.
+int op_setmaxnreg(Step *x) {
+  PARTS(x);
+  NEED(x, ALL_LANES);
+  int n = (int)I->im[1], more = n - W->registers;
+  if (n < 24 || n > 256 || n % 8) return fail(S, pc, "setmaxnreg to %d: a multiple of 8 from 24 to 256", n);
+  if (I->im[0] ? more < 0 : more > 0) return fail(S, pc, "setmaxnreg.%s to %d where warp %d has %d", I->im[0] ? "inc" : "dec", n, W->wid, W->registers);
+  if (more > c->free_registers)
+    BLOCK(x, "waits for %d registers a thread (it has %d; warps of the CTA have given up %d, of %d a thread at its start)", n, W->registers, c->free_registers, S->registers);
+  c->free_registers -= more;
+  W->registers = n;
+  return OK;
+}

@@ -66,6 +66,7 @@ static void open_warp(Sim *S, CTA *c, int index) {
   W->vc.c[W->gid] = 1;
   W->bar = -1;
   W->tensor_lane = -1;
+  W->registers = S->registers;
   if (S->local) W->local = calloc(32, S->local);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 enum Op {
   // control
-  OP_NOP, OP_BRA, OP_RET, OP_TRAP,
+  OP_NOP, OP_BRA, OP_RET, OP_TRAP, OP_SETMAXNREG,
   // moves and predicates
   OP_MOV, OP_PMOV, OP_PNOT, OP_PAND, OP_POR, OP_PXOR, OP_UNPACK, OP_PACK, OP_CLOCK, OP_SETP, OP_SELP,
   // integers

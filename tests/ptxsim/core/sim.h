@@ -162,6 +162,7 @@ typedef struct Warp {
   u32 ntensor, nload, nstore;     // tcgen05 operations, loads from and stores to tensor memory so far
   u8 *loading;            // register of a tcgen05.ld that no wait::ld followed
   int nloading;
+  int registers;          // of a thread, now
   int synchronised, unfenced;     // since the last tcgen05.fence::after_thread_sync, ::before_thread_sync
 } Warp;
 
@@ -198,6 +199,7 @@ typedef struct CTA {
   u32 *tmem_write_clock, *tmem_reads;
   TmemBlock alloc[MAX_TMEM_BLOCKS];
   int nallocs, relinquished;      // relinquished: by warp - 1
+  int free_registers;     // of 32 threads, given up by warps
 } CTA;
 
 // An asynchronous copy into shared memory that has not happened yet.
@@ -234,6 +236,7 @@ typedef struct Sim {
   char err[6000];
   i32 errpc, cta_index;
   u64 insts, bulk_bytes, wgmmas, mmas, ummas;
+  i32 registers;          // a thread starts with, where the kernel moves registers between warps (setmaxnreg)
   u32 *phases;            // per 8 bytes of shared memory: phases that the mbarrier there completed in the life of a CTA, at most
   // ---- private
   CTA *ctas;
@@ -314,6 +317,7 @@ int op_bar_warp(Step *x);
 int op_cluster_arrive(Step *x);
 int op_cluster_wait(Step *x);
 int op_fence(Step *x);
+int op_setmaxnreg(Step *x);
 // copy.c
 i64 swizzled(i64 a, int mode);
 int copy_run(Sim *S, int i);

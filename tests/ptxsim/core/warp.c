@@ -51,6 +51,7 @@ static int execute(Step *x) {
     case OP_CL_ARRIVE: return op_cluster_arrive(x);
     case OP_CL_WAIT: return op_cluster_wait(x);
     case OP_FENCE_ASYNC: case OP_FENCE_MB: return op_fence(x);
+    case OP_SETMAXNREG: return op_setmaxnreg(x);
     case OP_SHFL: return op_shfl(x);
     case OP_VOTE: return op_vote(x);
     case OP_REDUX: return op_redux(x);

@@ -18,7 +18,7 @@ class Program:
 
     def __init__(self, text):
         entry = parse(text)
-        self.name, self.params, self.code = entry.name, entry.params, entry.code
+        self.name, self.params, self.code, self.ctas = entry.name, entry.params, entry.code, entry.ctas
         decoder = Decoder(entry)
         rows, problems = [], {}
         for instruction in self.code:

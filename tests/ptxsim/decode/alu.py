@@ -22,7 +22,12 @@ def _trap(d, ins, m):
     return d.row("TRAP")
 
 
-@form(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", r"griddepcontrol\.(wait|launch_dependents)", r"nanosleep\.u32", r"pmevent(\.mask)?")
+@form(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
+def _setmaxnreg(d, ins, m):
+    return d.row("SETMAXNREG", im=[int(m.group(1) == "inc"), ins.args[0].value])
+
+
+@form(r"griddepcontrol\.(wait|launch_dependents)", r"nanosleep\.u32", r"pmevent(\.mask)?")
 def _nothing(d, ins, m):
     return d.row("NOP")
 
