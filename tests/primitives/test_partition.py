@@ -5,6 +5,7 @@ The call is lowered as for CUDA; once the partitioner has cut it up, the part of
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -71,9 +72,9 @@ LAYOUTS = ("public", "preordered_mma")
 # name -> (mesh, heads of q and k, layouts, placement by layout, q and k of a device, sharding of the result)
 CASES = {
     "heads": ({"x": 4}, (8, 4), LAYOUTS, by_heads, ((8, 2, 64), (6, 1, 128, 64)), P("x")),
-    "heads_of_some_devices": ({"x": 2, "y": 4}, (8, 4), LAYOUTS, by_heads, ((8, 4, 64), (6, 2, 128, 64)), P("x")),
-    "equal_heads": ({"x": 4}, (4, 4), LAYOUTS, by_heads, ((8, 1, 64), (6, 1, 128, 64)), P("x")),
-    "query_heads_of_one_kv_head": ({"x": 8}, (8, 1), LAYOUTS, lambda layout: by_heads(layout, keys=False), ((8, 1, 64), (6, 1, 128, 64)), P("x")),
+    "heads_of_some_devices": ({"x": 2, "y": 4}, (8, 4), ("public",), by_heads, ((8, 4, 64), (6, 2, 128, 64)), P("x")),
+    "equal_heads": ({"x": 4}, (4, 4), ("public",), by_heads, ((8, 1, 64), (6, 1, 128, 64)), P("x")),
+    "query_heads_of_one_kv_head": ({"x": 8}, (8, 1), ("public",), lambda layout: by_heads(layout, keys=False), ((8, 1, 64), (6, 1, 128, 64)), P("x")),
     "query_heads_split_further": ({"x": 4, "y": 2}, (8, 4), LAYOUTS, lambda layout: by_heads(layout, ("x", "y"), keys=False) | {k: v for k, v in by_heads(layout).items() if k[0] == "k"},
                                   ((8, 1, 64), (6, 1, 128, 64)), P(("x", "y"))),
     "keys_follow_queries": ({"x": 4}, (8, 4), LAYOUTS, lambda layout: by_heads(layout, keys=False), ((8, 2, 64), (6, 1, 128, 64)), P("x")),
@@ -135,6 +136,20 @@ def test_partial_shard_map_leaves_auto_axes_split(calls, split):
     assert calls[0][0][0] == ((2, 8, 64) if split == "tokens" else (8, 2, 64))
     want = jnp.stack([block_scores_core(*p, k_tiles=3, fp4_format="nvfp4", scale_layout=layout, mask=1) for p in parts])
     np.testing.assert_array_equal(compiled(*placed), want)
+
+
+def test_an_exported_program_splits_heads_where_it_is_loaded(calls):
+    """The artifact holds the call of the wire format; a process that has registered its partitioner splits it."""
+    args, devices = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6), mesh(x=4)
+    placements = [NamedSharding(devices, by_heads("public").get(name, P())) for name in wire.OPERANDS]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s) for x, s in zip(args, placements)]
+    program = jax.export.export(jax.jit(lambda *args: cuda_p.bind(*args, **STATIC)), platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*shapes)
+    program = jax.export.deserialize(program.serialize())
+    placed = [jax.device_put(x, s) for x, s in zip(args, placements)]
+    compiled = jax.jit(program.call).lower(*placed).compile()
+    assert collectives(compiled) == []
+    assert [shapes[:2] for shapes, _, _ in calls] == [[(8, 2, 64), (6, 1, 128, 64)]]
+    np.testing.assert_array_equal(compiled(*placed), block_scores_core(*args, k_tiles=3, fp4_format="nvfp4", scale_layout="public", mask=1))
 
 
 def lowered(function, *args):

@@ -1,8 +1,6 @@
 """The primitive on CPU: under every transformation it is the direct call; and what is lowered for CUDA on a machine without a GPU."""
 import functools
 import re
-import subprocess
-import sys
 
 import jax
 import jax.export
@@ -201,27 +199,6 @@ def test_other_accelerators_run_the_reference(args):
 
 
 # ---- export
-def test_export_for_cpu_and_cuda_in_one_artifact(args, direct, tmp_path):
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
-    exported = jax.export.export(jax.jit(scores), platforms=("cpu", "cuda"), disabled_checks=runtime.export_disabled_checks())(*shapes)
-    assert exported.mlir_module().count(f"custom_call @{runtime.BLOCK_SCORES}") == 1
-    (tmp_path / "program").write_bytes(exported.serialize())
-    np.savez(tmp_path / "arguments", *args)
-    script = ("import sys, numpy as np, jax, jax.export\n"
-              "program = jax.export.deserialize(bytearray(open(sys.argv[1] + '/program', 'rb').read()))\n"
-              "data = np.load(sys.argv[1] + '/arguments.npz')\n"
-              "np.save(sys.argv[1] + '/out', program.call(*(data[f'arr_{i}'] for i in range(10))))\n"
-              "assert 'jax_fp4_indexer' not in sys.modules\n")
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120)
-    equal(np.load(tmp_path / "out.npy"), direct)
-
-
-def test_export_needs_the_disabled_checks(args):
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
-    with pytest.raises(ValueError, match="custom call"):
-        jax.export.export(jax.jit(scores), platforms=("cuda",))(*shapes)
-
-
 @pytest.mark.parametrize("scale_layout", ["public", "preordered_mma"])
 def test_export_of_the_public_op_with_unknown_sizes(scale_layout):
     """One artifact for CPU and CUDA serves batches of any size."""
