@@ -92,6 +92,22 @@ def test_heads(name, kind):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("name", ["tokens", "tokens_and_heads", "heads_in_mma_order"])
+def test_explicit_tokens(name):
+    """Other splits of Explicit axes; the type of the result says how it came out."""
+    devices, layout = mesh(AxisType.Explicit, x=2, y=4), "preordered_mma" if "mma" in name else "public"
+    x = P(*("y" if "tokens" in name else None, "x" if "heads" in name else None))
+    arrays, keys = BATCH.arrays(layout), P(None, "x" if "heads" in name else None)
+    specs = [x, keys, x if layout == "public" else P("x"), keys if layout == "public" else P(), *[P()] * 4]
+    with jax.set_mesh(devices):
+        placed = [jax.device_put(arrays[n], NamedSharding(devices, s)) for n, s in zip(NAMES, specs)]
+        f = jax.jit(lambda *operands: jfi.fp4_indexer_block_scores(**dict(zip(NAMES, operands)), **BATCH.statics(layout)))
+        got = f(*placed)
+        assert collectives(f.lower(*placed).compile()) == []
+    assert tuple(jax.typeof(got).sharding.spec) == ("x" if "heads" in name else None, None, "y" if "tokens" in name else None)
+    np.testing.assert_array_equal(got, expected("plain"))
+
+
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_pmap(name):
     """By sequences, one a device; the pool is passed once. pmap is `jit(shard_map)` today."""

@@ -87,7 +87,7 @@ CASES = {
 ROWS = [(name, layout) for name, case in CASES.items() for layout in case[2]]
 
 
-@pytest.mark.parametrize("name, layout, mask", [(*row, i % 3) for i, row in enumerate(ROWS)])
+@pytest.mark.parametrize("name, layout, mask", [(*row, i % 3) for i, row in enumerate(ROWS)], ids=["-".join(row) for row in ROWS])
 def test_auto_mesh_splits_without_communication(calls, name, layout, mask):
     axes, (heads_q, heads_kv), _, placement, (q, k), result = CASES[name]
     fmt = "mxfp4" if mask == 2 else "nvfp4"
