@@ -1,4 +1,4 @@
-"""Every named case, both formats (for the headline cases also public scales and plain XLA), into `benchmarks/results/<card>/block_scores.json`.
+"""Every named case, both formats (for the headline cases also plain XLA, for some public scales), into `benchmarks/results/<card>/block_scores.json`.
 
     python benchmarks/run.py [CASE ...] [--quick] [--out FILE]      then: python benchmarks/report.py
 
@@ -22,12 +22,17 @@ def card():
     return jax.devices()[0].device_kind.lower().replace("nvidia", "").strip().replace(" ", "-")
 
 
+PUBLIC = ("prefill_q8k_k8k", "decode_8k", "decode_64k")         # timed with public scales too
+
+
 def plan(cases, quick):
-    """(case, scale layout, whether plain XLA runs beside it), most wanted first. Plain XLA and public scales of the headline cases only: of all they would take many minutes."""
+    """(case, scale layout, bursts, whether plain XLA runs beside it), most wanted first: within about two minutes for all."""
     headline = [case for case in cases if case.name in shapes.HEADLINE]
     others = [case for case in cases if case not in headline]
-    rows = [(case, "preordered_mma", not quick) for case in headline] + [(case, "preordered_mma", False) for case in others]
-    return rows if quick else rows + [(case, "public", False) for case in headline]
+    if quick:
+        return [(case, "preordered_mma", 3, False) for case in headline + others]
+    return ([(case, "preordered_mma", 7, True) for case in headline] + [(case, "preordered_mma", 5, False) for case in others]
+            + [(case, "public", 5, False) for case in headline if case.name in PUBLIC])
 
 
 def main():
@@ -38,7 +43,7 @@ def main():
     parser.add_argument("--implementation", default=None)
     parser.add_argument("--out", default=None)
     parser.add_argument("--iters", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=None, help="bursts a row (default 7, with --quick 3)")
+    parser.add_argument("--repeats", type=int, default=None, help="bursts a row (default 7 for the headline cases, else 5; with --quick 3)")
     parser.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further row starts")
     args = parser.parse_args()
     start = time.monotonic()
@@ -47,14 +52,14 @@ def main():
     rates = limits.measure()
     print(run.describe(rates), f"({time.monotonic() - start:.1f} s)", flush=True)
     rows, left_out = [], []
-    for case, layout, xla in plan(shapes.select(args.cases or (shapes.QUICK if args.quick else ("all",))), args.quick):
+    for case, layout, repeats, xla in plan(shapes.select(args.cases or (shapes.QUICK if args.quick else ("all",))), args.quick):
         for fmt in args.formats.split(","):
             if fmt not in case.formats:
                 continue
             if time.monotonic() - start > args.time_limit:
                 left_out.append(f"{case.name} {fmt} {layout}")
                 continue
-            rows.append(run.run_case(case, fmt, layout, args.implementation, rates=rates, warmup=2, iters=args.iters, repeats=args.repeats or (3 if args.quick else 7), xla=xla))
+            rows.append(run.run_case(case, fmt, layout, args.implementation, rates=rates, warmup=2, iters=args.iters, repeats=args.repeats or repeats, xla=xla))
             row = rows[-1]
             print(f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), sustained {row['sustained_us']:.2f} us; took {', '.join(f'{k} {v:.1f}' for k, v in row['took_s'].items())} s", flush=True)
             out.write_text(json.dumps(rows, indent=1) + "\n")

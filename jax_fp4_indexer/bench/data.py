@@ -73,7 +73,7 @@ def make(case, fmt, scale_layout, calls, seed=0):
         k_scale = _with_wide_pages(k_scale, pages_of[:, :wide].ravel(), jax.random.fold_in(kk, 1))
     if scale_layout == "preordered_mma":
         q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
-    lists = tuple(jnp.asarray(rng.permutation(pages_of[i % sets])) for i in range(calls))
+    lists = tuple(jax.device_put([rng.permutation(pages_of[i % sets]) for i in range(calls)]))
     pages = [-(-n // 128) for n in case.k_lens]
     return jax.block_until_ready(Data(q, k, q_scale, k_scale, prefix_sum(case.q_lens), prefix_sum(case.k_lens), prefix_sum(pages), lists))
 

@@ -28,7 +28,7 @@ from jax_fp4_indexer.bench.card import Card
 
 IDLE_S = 0.08           # after it the clock was at its maximum in every run
 SUSTAINED_S, SUSTAINED_CALLS = 0.012, 160       # of a program
-CAPTURE_US = 40         # 23 us were seen
+CAPTURE_US = 25         # 23 us were seen
 
 
 @dataclasses.dataclass(frozen=True)
