@@ -62,7 +62,7 @@ def place(table, q_lens, past, capacity):
     real = token < cu_q[-1]
     position = jnp.where(real, token - cu_q[sequence] + past[sequence], 0)
     page = table[sequence, jnp.minimum(position // PAGE, table.shape[1] - 1)]
-    # padding: a slot of its own past every layer's pages, which the scatter drops
+    # padding: a slot of its own in pages about 2^24, past those of any pool, which the scatter drops
     slot = jnp.where(real, page * PAGE + position % PAGE, jnp.iinfo(jnp.int32).max - token)
     cu_pages = jnp.arange(table.shape[0] + 1, dtype=jnp.int32) * table.shape[1]
     return Batch(cu_q, cu_k, cu_pages, table, sequence, position, jnp.where(real, position, -1), slot)
@@ -71,8 +71,7 @@ def place(table, q_lens, past, capacity):
 def append(cache, batch, first_page, k, v, index_k, fp4_format):
     """The cache with this layer's new rows: k, v [T, Hkv, 128]; index_k [T, 1, 128], quantised here. A row's bytes depend on that row alone."""
     codes, scales = QUANTIZE[fp4_format](index_k)
-    page = jnp.where(batch.last_key >= 0, batch.slot // PAGE + first_page, batch.slot)
-    row = batch.slot % PAGE
+    page, row = batch.slot // PAGE + first_page, batch.slot % PAGE
     put = lambda pool, x: pool.at[page, :, row].set(x, mode="drop", unique_indices=True)
     return Cache(put(cache.k, k), put(cache.v, v), put(cache.index_codes, codes), put(cache.index_scales, jax.lax.bitcast_convert_type(scales, jnp.uint8)))
 
