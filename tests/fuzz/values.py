@@ -28,9 +28,10 @@ class Pool:
 
 def kind_of(bucket, number, seed):
     """(kind of scales, whether some are NaN). The first two pools of a bucket are exact, the third rounds."""
-    exact = ("exact", "exact_low", "exact_high")[(seed + bucket.mask) % 3]
+    turn = seed + bucket.mask + len(bucket.shape)
+    exact = ("exact", "exact_low" if turn % 2 else "exact_high", "exact")[turn % 3]
     rounding = ("ordinary", "normal") if bucket.fmt == "nvfp4" else ("ordinary", "wide", "normal")
-    return ((exact, False), ("exact", True), (rounding[(seed + bucket.mask) % len(rounding)], True))[number]
+    return ((exact, False), ("exact", True), (rounding[turn % len(rounding)], True))[number]
 
 
 def make(bucket, number, seed):
@@ -38,7 +39,13 @@ def make(bucket, number, seed):
     rng = np.random.RandomState([seed, number, sum(map(ord, bucket.name))])
     kind, nan = kind_of(bucket, number, seed)
     Tq, Hq, Hkv, P, G = bucket.tokens, bucket.heads_q, bucket.heads_kv, bucket.pages, GROUPS[bucket.fmt]
+    code = lambda *shape: rng.randint(0, 256, (*shape, CODE_BYTES), dtype=np.uint8)  # noqa: E731
+    q, k = code(Tq, Hq), code(P, Hkv, PAGE)
     q_scale, k_scale = scale_bytes(rng, bucket.fmt, (Tq, Hq, G), kind, "q"), scale_bytes(rng, bucket.fmt, (P, Hkv, PAGE, G), kind, "k")
+    if bucket.fmt == "mxfp4" and kind == "exact":
+        of_queries = (0, 1, 2, 3) if rng.randint(2) else (0, 1, 2, 3) * 15 + (4,)           # one row of 4 takes its whole tile out of int8
+        q_scale, k_scale = _spans(rng, (Tq, 1, 1), q_scale.shape, of_queries), _spans(rng, (P, Hkv, 1, 1), k_scale.shape, (0, 1, 3, 3, 4, 5))
+        _zero_groups(rng, k, k_scale)
     if nan:
         for scales, share in ((q_scale, NAN_QUERY), (k_scale, NAN_KEY)):
             rows = np.nonzero(rng.random_sample(scales.shape[:-1]) < share)
@@ -48,10 +55,25 @@ def make(bucket, number, seed):
         choices = EXACT_GLOBALS if number < 2 else ODD_GLOBALS
         q_global, k_global = choices[rng.randint(0, choices.size, Hq)], EXACT_GLOBALS[rng.randint(0, EXACT_GLOBALS.size, Hkv)]
     nothing = np.zeros(bucket.seqs + 1, np.int32)
-    inp = Inputs(bucket.fmt, rng.randint(0, 256, (Tq, Hq, CODE_BYTES), dtype=np.uint8), rng.randint(0, 256, (P, Hkv, PAGE, CODE_BYTES), dtype=np.uint8), q_scale, k_scale,
+    inp = Inputs(bucket.fmt, q, k, q_scale, k_scale,
                  np.zeros(bucket.indices, np.int32), nothing, nothing, nothing, bucket.max_seqlen_q, bucket.max_seqlen_k, bucket.mask > 0,
                  np.zeros(bucket.seqs, np.int32) if bucket.mask == 2 else None, q_global, k_global, padding=None, padding_seed=seed % 2**31)
     return Pool(inp, number < 2, *_table(inp, number < 2))
+
+
+def _spans(rng, owners, shape, spans):
+    """E8M0 bytes around a base of each owner, over a span of its own: what a page, or the rows of a token, may be to a kernel (int8, bf16, general) differs
+    from owner to owner, and every score stays exact, since the two spans of a score are at most 2^9 together."""
+    base, span = rng.randint(96, 158, owners), rng.choice(spans, owners)
+    return (base + (rng.random_sample(shape) * (span + 1)).astype(int)).astype(np.uint8)
+
+
+def _zero_groups(rng, codes, scales):
+    """Some groups of zero codes (of either sign), with any finite scale: they count for nothing."""
+    bytes_of = codes.reshape(*scales.shape, -1)
+    where = rng.random_sample(scales.shape) < .01
+    bytes_of[where] &= 0x88
+    scales[where] = rng.randint(0, 255, where.sum())
 
 
 def _table(inp, exact):
