@@ -6,7 +6,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import Scratch
-from .asm import ldg32, ldg64, ldg_v4
+from .asm import count_le, lane_here, ldg32, ldg64, ldg_v4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,17 +45,27 @@ def share(args, worker: Int32, workers: Int32):
 
 
 @cute.jit
+def last_before(first: Int64, count: Int32, step: Int64):
+    """The last of `count` ascending int64, ENTRY_BYTES apart from address `first` on, that is <= step; the first is. All lanes of a warp, same step:
+    each looks at one place, so that a short table costs one memory latency at the start of a kernel."""
+    low, span = Int32(0), count
+    while span > 1:
+        width = (span + 31) >> 5
+        i = lane_here() * width
+        later = Int32(1)
+        if i < span:
+            later = Int32(ldg64(first + Int64(low + i) * Scratch.ENTRY_BYTES) > step)
+        i = (count_le(later, Int32(0)) - 1) * width
+        low, span = low + i, cutlass.min(width, span - i)
+    return low
+
+
+@cute.jit
 def start(args, layout, step: Int64):
-    """(position, pages of its item to skip) of a step below the total."""
+    """(position, pages of its item to skip) of a step below the total. All lanes of a warp, same step."""
     scratch = args.scratch.toint()
     table = scratch + layout.entries
-    low, high = Int32(0), ldg32(scratch + 12)
-    while high - low > 1:
-        mid = (low + high) // 2
-        if ldg64(table + Int64(mid) * Scratch.ENTRY_BYTES) <= step:
-            low = mid
-        else:
-            high = mid
+    low = last_before(table, ldg32(scratch + 12), step)
     entry = table + Int64(low) * Scratch.ENTRY_BYTES
     pages_a, pages_b = ldg32(entry, 24), ldg32(entry, 28)
     rest = step - ldg64(entry)

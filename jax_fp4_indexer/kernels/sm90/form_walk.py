@@ -50,14 +50,8 @@ class FormWalk:
 
     @cute.jit
     def start(self, args, layout, step: Int64):
-        """(position, pages of its item to skip) of a step below the total. Of records that start at the same step only the last has steps."""
-        low, high = Int32(0), ldg32(args.scratch.toint() + 12) * args.heads_kv
-        while high - low > 1:
-            mid = (low + high) // 2
-            if ldg64(self.record(args, layout, mid), 16) <= step:
-                low = mid
-            else:
-                high = mid
+        """(position, pages of its item to skip) of a step below the total; all lanes of a warp. Of records that start at the same step only the last has steps."""
+        low = walk.last_before(self.record(args, layout, Int32(0)) + 16, ldg32(args.scratch.toint() + 12) * args.heads_kv, step)
         at = self.record(args, layout, low)
         _, pages_a, _, pages_b = ldg_v4(at)
         rest = step - ldg64(at, 16)

@@ -22,7 +22,7 @@ from ..common import plan
 from ..common.asm import ballot_le, ld32, ldg32, ldg_v4, lds32, popc, redux, stg32, stg64, stg_v4, sts32
 from ..common.kernel import BlockScoresKernel
 
-THREADS = 512
+THREADS = 256
 WARPS = THREADS // 32
 RECORD_BYTES = 64
 INT8, BF16 = 0, 1               # forms, in the order of their halves of a record; of the lists as well
@@ -50,10 +50,10 @@ class Forms(BlockScoresKernel):
         if cta == 0:
             self.write_lists(args, layout, warp, tid % 32)
             self.gather_flags(args, layout, tid, warp, smem + self.sums)
+            self.write_steps(args, layout, tid, smem)
             cute.arch.sync_threads()
             if tid == 0:
                 self.write_flags(args, smem + self.sums)
-            self.write_steps(args, layout, tid, smem)
 
     # ---------------------------------------------------------------- pages
     @cute.jit
@@ -127,8 +127,11 @@ class Forms(BlockScoresKernel):
         while first < records:
             index = first + tid
             words, steps = [[Int32(0)] * 4, [Int32(0)] * 4], [Int64(0), Int64(0)]
+            # What does not need the ranks goes before the barrier that they need. Past the end the last record is read again.
+            tiles = self.tiles(args, layout, cutlass.min(index, records - 1))
+            cute.arch.sync_threads()
             if index < records:
-                words, steps = self.record(args, layout, index)
+                words, steps = self.record(args, layout, *tiles)
             for form in cutlass.range_constexpr(2):
                 before, more = plan.block_scan(steps[form], tid, smem, THREADS)
                 if index < records:
@@ -143,8 +146,8 @@ class Forms(BlockScoresKernel):
                 stg64(scratch + 16 + 8 * form, done[form])
 
     @cute.jit
-    def record(self, args, layout, index: Int32):
-        """(words 0..3 of either form, steps of either form) of (entry, KV head)."""
+    def tiles(self, args, layout, index: Int32):
+        """Of (entry, KV head): KV head, head groups, first page in the pass, pages of either tile, and whether either has a query that is not for int8."""
         entry_index = index // args.heads_kv
         kv = index - entry_index * args.heads_kv
         entry = args.scratch.toint() + layout.entries + Int64(entry_index) * Scratch.ENTRY_BYTES
@@ -154,11 +157,16 @@ class Forms(BlockScoresKernel):
         log2, groups, _, _ = ldg_v4(entry, 48)
         page = flat + page - args.first_page            # of the pass
         odd = [self.tile_flags(args, layout, token, log2, token_end) >> (1 + kv % QUERY_FLAG_HEADS) & 1 for token in (token_a, token_b)]
+        return kv, groups, page, [pages_a, pages_b], odd
+
+    @cute.jit
+    def record(self, args, layout, kv: Int32, groups: Int32, page: Int32, tile_pages, odd):
+        """(words 0..3 of either form, steps of either form) of (entry, KV head)."""
         ranks = args.scratch.toint() + layout.ranks + Int64(kv) * (Int64(args.pages_per_pass) + 1) * 4
         rank = ld32(ranks + Int64(page) * 4)
         starts = [(Int32(x) * args.heads_kv + kv) * args.pages_per_pass for x in range(3)]
         words, steps = [[], []], [Int64(0), Int64(0)]
-        for flag, pages in zip(odd, (pages_a, pages_b)):
+        for flag, pages in zip(odd, tile_pages):
             narrow = (ld32(ranks + Int64(page + pages) * 4) - rank) * (1 - flag)
             others = starts[BF16] + page - rank
             if flag != 0:

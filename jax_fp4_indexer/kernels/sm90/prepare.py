@@ -30,6 +30,7 @@ THREADS = 256
 WARPS = THREADS // 32
 ROWS_LOG2 = 8                   # 256 query rows an item
 WORDS = PAGE * 16 // THREADS    # words of 8 codes a thread widens of a page
+BATCH = 16                      # heads of a token whose exponents a lane has in flight
 FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, two pages in turn
 
 
@@ -177,17 +178,18 @@ class Prepare(BlockScoresKernel):
             rows = plan.clamp(end - c * QUERY_CHUNK, 0, QUERY_CHUNK)
             found = Int32(0)
             if rows > 0:
-                # one word = the four exponents of a (token, head); a lane has a token and every fourth head. Reading one twice does no harm.
+                # one word = the four exponents of a (token, head); a lane has a token and every fourth head, BATCH of them in flight. Reading one twice does no harm.
                 t = c * QUERY_CHUNK + cutlass.min(lane % QUERY_CHUNK, rows - 1)
-                heads = 32 // QUERY_CHUNK
-                for i in cutlass.range((args.heads_q + heads - 1) // heads, unroll=4):
-                    head = cutlass.min(i * heads + lane // QUERY_CHUNK, args.heads_q - 1)
+                step = 32 // QUERY_CHUNK
+                for first in cutlass.range(0, args.heads_q, BATCH * step, unroll=1):
+                    heads = [cutlass.min(first + i * step + lane // QUERY_CHUNK, args.heads_q - 1) for i in range(BATCH)]
                     if const_expr(self.scale_layout == "public"):
-                        word = ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(head)) * 4)
+                        words = [ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(h)) * 4) for h in heads]
                     else:
-                        tile = Int64(head) * Int64(tiles) + Int64(t // 128)
-                        word = ldg32(args.q_scale.toint() + tile * 512 + Int64(tiled_offset(t % 128, 0)))
-                    found = found | self.row_flags(word, head // ratio)
+                        at = args.q_scale.toint() + Int64(t // 128) * 512 + Int64(tiled_offset(t % 128, 0))
+                        words = [ldg32(at + Int64(h) * Int64(tiles) * 512) for h in heads]
+                    for i in cutlass.range_constexpr(BATCH):
+                        found = found | self.row_flags(words[i], heads[i] // ratio)
             found = redux("or", found)
             if lane == 0:
                 stg32(args.scratch.toint() + layout.query_flags + Int64(c) * 4, found)
