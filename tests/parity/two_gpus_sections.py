@@ -274,19 +274,24 @@ def slope(short, long, args, iters, idle=0.06):
     return (after_pause(long) - after_pause(short)) / iters
 
 
-def sustained(long, args, calls, seconds=0.3):
+def sustained(long, args, calls, seconds, card):
     """Seconds a call with programs queued back to back; the second half of the time counts."""
     queue = max(2, int(0.02 / max(once(long, *args), 1e-6)))
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 4:
-        times.append(once(lambda: [long(*args) for _ in range(queue)]) / (queue * calls))
+        begin = time.perf_counter()
+        running = [long(*args) for _ in range(queue)]
+        card.sample()
+        jax.block_until_ready(running)
+        times.append((time.perf_counter() - begin) / (queue * calls))
     return statistics.median(times[len(times) // 2:])
 
 
-def timed(mesh, case, fmt, split, small, limits):
-    """One row: both placements in turn, in one process. Times in microseconds."""
-    from jax_fp4_indexer.bench import run as bench
-    from jax_fp4_indexer.bench import timing
+def timed(mesh, case, fmt, split, small, rates):
+    """One row: both placements in turn, in one process, by the host's clock. Times in microseconds."""
+    from jax_fp4_indexer.bench import limits
+    from jax_fp4_indexer.bench.card import Card
+    from jax_fp4_indexer.bench.run import _commit
     out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens
     iters = 2 if small else max(2, min(20, int(3e4 / (case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8)), int(16e9 / out_bytes)))
     one, both, specs, out = placed_case(mesh, case, fmt, split, 2 * iters)
@@ -307,32 +312,38 @@ def timed(mesh, case, fmt, split, small, limits):
         first[where] = once(programs[where, iters], *args)
         for count in (2 * iters, iters, 2 * iters):
             once(programs[where, count], *args)
-    bursts, steady = {"one": [], "two": []}, {"one": [], "two": []}
-    with timing.CardState() as card:
-        for _ in range(2 if small else 5):
-            for where, args in arguments.items():
-                bursts[where].append(slope(programs[where, iters], programs[where, 2 * iters], args, iters) * 1e6)
-        for _ in range(1 if small else 3):
-            for where, args in arguments.items():
-                steady[where].append(sustained(programs[where, 2 * iters], args, 2 * iters, 0.05 if small else 0.3) * 1e6)
-    burst, steady = ({where: statistics.median(x) for where, x in times.items()} for times in (bursts, steady))
-    name, us = bench.limit_us(case, fmt, limits)
-    emit(op="block_scores", case=case.name, format=fmt, scale_layout="preordered_mma", implementation="auto", median_us=burst["two"],
-         spread_us=max(bursts["two"]) - min(bursts["two"]), sustained_us=steady["two"], first_call_s=first["two"], limit=name, limit_us=us / 2, fraction=us / 2 / burst["two"],
-         tflops=case.flops() / burst["two"] / 1e6, gbs=case.logical_bytes(fmt) / burst["two"] / 1e3, xla_us=None, published_us=None, card=f"2x {jax.devices()[0].device_kind}",
-         jax=jax.__version__, commit=bench._commit(), date=datetime.date.today().isoformat(), **card.summary(), limits=limits, split=split,
-         one_gpu_median_us=burst["one"], one_gpu_sustained_us=steady["one"], speedup=burst["one"] / burst["two"], sustained_speedup=steady["one"] / steady["two"])
+    card, bursts, steady, state = Card(), {"one": [], "two": []}, {"one": [], "two": []}, {}
+    for _ in range(2 if small else 5):
+        for where, args in arguments.items():
+            bursts[where].append(slope(programs[where, iters], programs[where, 2 * iters], args, iters) * 1e6)
+            card.sample()
+    state["card_burst"] = card.summary()
+    for _ in range(1 if small else 3):
+        for where, args in arguments.items():
+            steady[where].append(sustained(programs[where, 2 * iters], args, 2 * iters, 0.05 if small else 0.3, card) * 1e6)
+    state["card_sustained"] = card.summary()
+    middle = lambda times: {where: statistics.median(x) for where, x in times.items()}
+    spread = lambda times: max(times["two"]) - min(times["two"])
+    burst, long = middle(bursts), middle(steady)
+    (name, limit), (_, sustained_limit) = (limits.floor_us(case, fmt, rates[kind]) for kind in ("burst", "sustained"))
+    emit(op="block_scores", case=case.name, format=fmt, scale_layout="preordered_mma", implementation="auto", median_us=burst["two"], spread_us=spread(bursts),
+         limit=name, limit_us=limit / 2, fraction=limit / 2 / burst["two"], sustained_us=long["two"], sustained_spread_us=spread(steady),
+         sustained_limit_us=sustained_limit / 2, sustained_fraction=sustained_limit / 2 / long["two"], tflops=case.flops() / burst["two"] / 1e6,
+         gbs=case.logical_bytes(fmt) / burst["two"] / 1e3, xla_us=None, published_us=None, **state, method="host clock", calls=iters, first_call_s=first["two"],
+         card=f"2x {jax.devices()[0].device_kind}", jax=jax.__version__, commit=_commit(), date=datetime.date.today().isoformat(), limits=rates, split=split,
+         one_gpu_median_us=burst["one"], one_gpu_sustained_us=long["one"], speedup=burst["one"] / burst["two"], sustained_speedup=long["one"] / long["two"])
 
 
 def time_case(name, split, small):
-    from jax_fp4_indexer.bench import shapes, timing
+    from jax_fp4_indexer.bench import limits, shapes
     case = shapes.CASES[name]
     if small:
         case = shapes.uniform(name, 1, 64, 512, 8, 4, True) if split == "heads" else shapes.uniform(name, 64, 4, 256, 4, 1, False)
-    limits = timing.limits()                                    # of one GPU: two have twice as much, so limit_us is half of its limit
+    one = {"read_gbs": 1.0, "bf16_tflops": 1.0, "int8_tops": 1.0}
+    rates = {"burst": one, "sustained": one} if small else limits.measure()         # of one GPU: two have twice as much, so limit_us is half of its limit
     for fmt in ("nvfp4", "mxfp4"):
         try:
-            timed(two(), case, fmt, split, small, limits)
+            timed(two(), case, fmt, split, small, rates)
         except Exception as error:
             traceback.print_exc()
             check(f"{name} {fmt} timed", f"{type(error).__name__}: {str(error).strip()[:500]}")
