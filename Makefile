@@ -7,6 +7,7 @@
 #   make test-all       make test, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-gpu       the tests that need a GPU; none found is an error
+#   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
 #   make memcheck       the small cases on a GPU under compute-sanitizer (CUDA toolkit);   make racecheck | synccheck: a choice of them that runs every kernel
 #   make card-report    parity, benchmark and memcheck of this machine's GPU in one archive (docs/blackwell.md)
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
@@ -29,7 +30,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -68,7 +69,11 @@ test-all: test
 	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/fuzz/test_simulated.py
 	$(BIN)/python tests/packaging/installations.py --jax 0.9.1,newest
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
+	$(BIN)/python tests/parity/two_gpus.py build/two_gpus.json --small --processes 2 --limit 1200
 	@if command -v bazel >/dev/null; then $(MAKE) bazel-test; else echo "bazel: not installed, its build was not tried"; fi
+
+two-gpus: cubins library
+	$(BIN)/python tests/parity/two_gpus.py benchmarks/results/h200-x2/block_scores.json
 
 test-gpu: cubins library
 	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
