@@ -122,11 +122,12 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
         heads_kv, num_indices, num_seqs = local[K][1], shapes[KV_INDICES][0], shapes[CU_Q][0] - 1
         own = attributes(own["path"], own["format"], own["scale_layout"], own["mask"], own["max_seqlen_q"], num_indices, heads_kv, own["implementation"])
         size = scratch_bytes(own["path"], own["format"], num_seqs, local[Q][0], heads_kv, num_indices)
-        types = jax.ShapeDtypeStruct(own_scores, jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)
+        results = jax.ShapeDtypeStruct(own_scores, jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)
         # Scratch of the whole call's size stands in its place: nobody reads it, so XLA drops it.
-        return jax.ffi.ffi_call(target, types)(*operands[:TOKEN], **own)[0], jnp.zeros(scratch, jnp.uint8)
+        return jax.ffi.ffi_call(target, results)(*operands[:TOKEN], **own)[0], jnp.zeros(scratch, jnp.uint8)
 
-    lowered = jax.jit(program, keep_unused=True).trace(*map(jax.ShapeDtypeStruct, local, (*DTYPES, "int32", "int32")[:len(local)])).lower(lowering_platforms=("cpu",))
+    types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(local, (*DTYPES, "int32", "int32"))]
+    lowered = jax.jit(program, keep_unused=True).trace(*types).lower(lowering_platforms=("cpu",))
     result = [_sharding({0: heads, 2: tokens}, 3), _sharding({}, 1)]
     return _bytecode(lowered.compiler_ir("stablehlo")), [_sharding(split[i], len(shape)) for i, shape in enumerate(shapes)], xla_client.HloSharding.tuple_sharding(result_shape, result)
 

@@ -101,6 +101,17 @@ def test_auto_mesh_splits_without_communication(calls, name, layout, mask):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("context", ["set_mesh", "enable_x64", "disable_most"])
+def test_the_part_does_not_depend_on_the_context_of_the_caller(calls, context):
+    """XLA asks in the middle of a compilation, under whatever the caller has set."""
+    args, devices = operands(tokens=8, heads_q=4, heads_kv=2, num_pages=6), mesh(x=2)
+    given = {"set_mesh": lambda: jax.set_mesh(devices), "enable_x64": lambda: jax.enable_x64(True), "disable_most": lambda: jax.numpy_dtype_promotion("strict")}[context]
+    with given():
+        got, found = run(devices, by_tokens(), STATIC, args)
+    assert found == [] and calls[0][0][0] == (4, 4, 64)
+    np.testing.assert_array_equal(got, block_scores_core(*args, k_tiles=3, fp4_format="nvfp4", scale_layout="public", mask=1))
+
+
 def test_attributes_and_scratch_are_those_of_the_part(calls):
     args = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6)
     run(mesh(x=4), by_heads("public"), STATIC | dict(path="prefill"), args)
