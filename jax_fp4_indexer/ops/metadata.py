@@ -30,8 +30,8 @@ def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *
         where other software may not.
 
     Raises:
-      ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or fall, tokens past q_fp4, lengths above the maxima, page counts that
-        differ from ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. What plays no part
+      ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or fall, tokens past q_fp4, lengths above the maxima, fewer pages
+        than ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. What plays no part
         is not checked: entries of kv_indices and pages not in use, keys past the end of a sequence, padding tokens.
       TypeError: tokens, num_pages or a maximum is no Python int.
     """
@@ -107,11 +107,22 @@ def _checks(xp, a, tokens, num_pages, max_seqlen_q, max_seqlen_k):
     for name, lens, limit in (("q", q_lens, max_seqlen_q), ("k", k_lens, max_seqlen_k)):
         checks += _no_sequence(xp, lens > limit, f"{name}_len of sequence {{b}}: got {{n}}, expected at most max_seqlen_{name} = {limit}", n=lens)
     need = -(-k_lens // PAGE)
-    checks += _no_sequence(xp, pages != need, f"pages of sequence {{b}}: got {{n}} for {{keys}} keys, expected ceil({{keys}} / {PAGE}) = {{need}}", n=pages, keys=k_lens, need=need)
+    checks += _no_sequence(xp, pages < need, f"pages of sequence {{b}}: got {{n}} for {{keys}} keys, expected at least ceil({{keys}} / {PAGE}) = {{need}}",
+                           n=pages, keys=k_lens, need=need)
     ids = a["kv_indices"]
-    at = xp.arange(ids.shape[0], dtype=np.int32)
-    outside = (at >= a["cu_page_offsets"][0]) & (at < a["cu_page_offsets"][-1]) & ((ids < 0) | (ids >= num_pages))
+    outside = (_keys_of_entries(xp, a) > 0) & ((ids < 0) | (ids >= num_pages))
     return checks + _none(xp, outside, f"kv_indices[{{i}}]: got {{id}}, expected an id in [0, {num_pages}) ({{count}} such ids in use)", "i", id=ids)
+
+
+def _keys_of_entries(xp, a):
+    """[N] keys that count of the page at each entry of kv_indices: 0 where the entry is in no sequence, or past the pages that its keys need."""
+    first = a["cu_page_offsets"]
+    at = xp.arange(a["kv_indices"].shape[0], dtype=np.int32)
+    if first.shape[0] < 2:
+        return xp.zeros_like(at)
+    b = xp.clip(xp.searchsorted(first, at, side="right") - 1, 0, first.shape[0] - 2)
+    keys = xp.clip(a["cu_seqlens_k"][b + 1] - a["cu_seqlens_k"][b] - PAGE * (at - first[b]), 0, PAGE)
+    return xp.where((at >= first[0]) & (at < first[-1]), keys, 0)
 
 
 def _sign_checks(xp, a, q_scale, k_scale):
@@ -122,11 +133,7 @@ def _sign_checks(xp, a, q_scale, k_scale):
         checks += _none(xp, ((q_scale & SIGN) != 0).any((1, 2)) & counts,
                         "q_scale of token {i}: got a scale with its sign bit set, expected none ({count} such tokens)", "i")
     if k_scale is not None and a["cu_seqlens_q"].shape[0] > 1 and 0 not in (a["kv_indices"].shape[0], k_scale.shape[0]):
-        first = a["cu_page_offsets"]
-        at = xp.arange(a["kv_indices"].shape[0], dtype=np.int32)
-        b = xp.clip(xp.searchsorted(first, at, side="right") - 1, 0, first.shape[0] - 2)
-        keys = xp.clip(a["cu_seqlens_k"][b + 1] - a["cu_seqlens_k"][b] - PAGE * (at - first[b]), 0, PAGE)        # of this list entry
-        keys = xp.where((at < first[-1]) & (a["kv_indices"] >= 0) & (a["kv_indices"] < k_scale.shape[0]), keys, 0)
+        keys = xp.where((a["kv_indices"] >= 0) & (a["kv_indices"] < k_scale.shape[0]), _keys_of_entries(xp, a), 0)
         signed = ((k_scale & SIGN) != 0).any((1, 3))[xp.clip(a["kv_indices"], 0, k_scale.shape[0] - 1)]           # [N, 128]
         counts = xp.arange(PAGE, dtype=np.int32)[None] < keys[:, None]
         checks += _none(xp, (signed & counts).any(1), "k_scale of page {page}: got a scale with its sign bit set, expected none ({count} such entries of kv_indices)",

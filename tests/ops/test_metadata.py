@@ -28,7 +28,16 @@ def test_good_metadata_passes_padding_and_unused_ids_included():
     assert validate_metadata(**EMPTY) is None and checked(**EMPTY) is None
     longest = dict(EMPTY, cu_seqlens_q=i32(0, 0), cu_seqlens_k=i32(0, 2**31 - 1), cu_page_offsets=i32(0, 0), max_seqlen_k=2**31 - 1)
     for found in (checked(**longest), str(pytest.raises(ValueError, validate_metadata, **longest).value)):
-        assert "pages of sequence 0: got 0 for 2147483647 keys, expected ceil(2147483647 / 128) = 16777216" in found
+        assert "pages of sequence 0: got 0 for 2147483647 keys, expected at least ceil(2147483647 / 128) = 16777216" in found
+
+
+def test_page_tables_of_a_fixed_stride_pass():
+    """Entries past the pages that a sequence's keys need are not in use, whatever they hold."""
+    stride = dict(cu_page_offsets=i32(0, 4, 8, 12), kv_indices=i32(7, 0, 3, -1, *[GOOD["num_pages"]] * 4, *range(1, 5)))
+    stride["kv_indices"][4:8][:-(-int(GOOD["cu_seqlens_k"][2] - GOOD["cu_seqlens_k"][1]) // 128)] = 5
+    assert validate_metadata(**{**GOOD, **stride}) is None and checked(**stride) is None
+    stride["kv_indices"][2] = -1
+    assert "kv_indices[2]: got -1" in checked(**stride)
 
 
 @pytest.mark.parametrize("change, parts", [
@@ -37,7 +46,7 @@ def test_good_metadata_passes_padding_and_unused_ids_included():
     (dict(tokens=4), ["cu_seqlens_q[-1]: got 5, expected at most the 4 rows of q_fp4"]),
     (dict(max_seqlen_q=2), ["q_len of sequence 2: got 3, expected at most max_seqlen_q = 2"]),
     (dict(max_seqlen_k=299), ["k_len of sequence 0: got 300, expected at most max_seqlen_k = 299"]),
-    (dict(cu_page_offsets=i32(0, 2, 3, 4)), ["pages of sequence 0: got 2 for 300 keys, expected ceil(300 / 128) = 3 (2 such sequences)"]),
+    (dict(cu_page_offsets=i32(0, 2, 3, 4)), ["pages of sequence 0: got 2 for 300 keys, expected at least ceil(300 / 128) = 3 (1 such sequences)"]),
     (dict(kv_indices=i32(7, 0, 3)), ["cu_page_offsets[-1]: got 4, expected at most the 3 entries of kv_indices"]),
     (dict(kv_indices=i32(7, 8, 3, -2)), ["kv_indices[1]: got 8, expected an id in [0, 8) (2 such ids in use)"]),
     (dict(cu_seqlens_k=i32(0, 2**31 - 1, -2**31, 1)), ["cu_seqlens_k of sequence 1: got 2147483647 to -2147483648"]),
