@@ -41,7 +41,7 @@ def run(variant, case, truth, schedule="eager"):
 
 def sweep(seed, indices, variants, schedules=("eager", "random:7"), report=print):
     """Every case on one of the variants, by turns. Returns (counts, failures)."""
-    buckets, pools = shapes.buckets(SHAPES), cases.Pools(seed)
+    buckets, pools = [b for b in shapes.buckets(SHAPES) if any(v.format == b.fmt for v in variants)], cases.Pools(seed)
     counts, failures = collections.Counter(), []
     for index in indices:
         case = cases.make(seed, index, buckets, pools)

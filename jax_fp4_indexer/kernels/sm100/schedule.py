@@ -1,8 +1,8 @@
 """Which pages a CTA works: every (sequence, KV head, head group, query tile, page) that counts, in one list, cut evenly over the CTAs.
 
 A block maximum stands alone, so a share may end in the middle of a tile's pages. A tile weighs its visible pages, but at least 1: tiles that see
-nothing, and the tokens of no sequence (sequence number `count`, without keys), are in the list too, and whoever holds a tile's last place writes
-its -inf blocks. So every slot is written once, whatever the skew.
+nothing, and the tokens of no sequence (behind the last: sequence number `count`, before the first: `count + 1`, both without keys), are in the list
+too, and whoever holds a tile's last place writes its -inf blocks. So every slot is written once, whatever the skew.
 
     tokens of a tile        128, or 128 // heads of a tile where rows are (token, head) pairs
     blocks seen by tile x   v(x) = clamp(x + c, 0, n), c = ((offset + 127) >> 7) + 1 (packed: n; the mask of the rows does the rest)
@@ -16,6 +16,7 @@ from cutlass import Int32, Int64
 
 from ..common.asm import ballot_le, lowest_bit, pack64, scan_add_s64, shfl_idx, unpack64
 from ..common.fixed import Fixed
+from ..common.sequences import QUERIES
 from .config import ROWS
 
 
@@ -54,11 +55,12 @@ class Schedule(Fixed):
     def __init__(self, config, args, seqs):
         self.seqs, self.shape = seqs, Shape(config, args)
         self.k_tiles, self.packed = args.k_tiles, config.packed
+        self.last = seqs.count + 1
 
     # ---- one sequence
     @cute.jit
     def sequence(self, b):
-        """(first token, tokens, keys, first list index, blocks, tiles, c, offset) of sequence b; b == count: the tokens of no sequence"""
+        """(first token, tokens, keys, first list index, blocks, tiles, c, offset) of sequence b; count and count + 1: the tokens of no sequence"""
         q0 = self.seqs.token_end()
         q_len, k_len, first, blocks, offset = self.seqs.tokens - q0, Int32(0), Int32(0), Int32(0), Int32(0)
         if b < self.seqs.count:
@@ -66,6 +68,10 @@ class Schedule(Fixed):
             first, _, blocks = self.seqs.pages(b)
             k_len = self.seqs.key_count(b)
             offset = self.seqs.offset(b, k_len, q_len)
+        if b > self.seqs.count:         # none where the sums start at 0
+            q0, q_len = Int32(0), Int32(0)
+            if self.seqs.count > 0:
+                q_len = clamp(self.seqs.entry(QUERIES, 0), 0, self.seqs.tokens)
         tiles = (q_len + self.shape.tokens - 1) // self.shape.tokens
         c = ((Int64(offset) + 127) >> 7) + 1
         return q0, q_len, k_len, first, blocks, tiles, c, offset
@@ -93,7 +99,7 @@ class Schedule(Fixed):
         """Lane i: places of one (KV head, head group) of sequence base + i, and the inclusive sum of all places up to it."""
         each = Int64(0)
         b = base + lane
-        if b <= self.seqs.count:
+        if b <= self.last:
             _, _, _, _, blocks, tiles, c, _ = self.sequence(b)
             if tiles > 0:
                 each = self.places(tiles, c, blocks)
@@ -102,7 +108,7 @@ class Schedule(Fixed):
     @cute.jit
     def total(self, lane):
         total, base = Int64(0), Int32(0)
-        while base <= self.seqs.count:
+        while base <= self.last:
             _, sums = self.weights(base, lane)
             total = total + shfl64(sums, Int32(31))
             base = base + 32
@@ -124,7 +130,7 @@ class Schedule(Fixed):
         words = [Int32(-1)] + [zero] * 11
         if w < stop:
             chunk = shfl64(sums, Int32(31))
-            while (done + chunk <= w) & (base <= self.seqs.count):
+            while (done + chunk <= w) & (base <= self.last):
                 done = done + chunk
                 base = base + 32
                 each, sums = self.weights(base, lane)
@@ -136,7 +142,7 @@ class Schedule(Fixed):
             leader = lowest_bit(ballot_le(over, zero) | Int32(-2**31))
             own = cutlass.max(shfl64(each, leader), Int64(1))
             before = done + shfl64(sums, leader) - own * self.shape.rows
-            taken, words = self.segment(cutlass.min(base + leader, self.seqs.count), w - before, own, stop - w)
+            taken, words = self.segment(cutlass.min(base + leader, self.last), w - before, own, stop - w)
             w = w + taken
         return [w, stop, base, done, each, sums], words
 
