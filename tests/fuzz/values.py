@@ -70,7 +70,7 @@ def _spans(rng, owners, shape, spans):
 
 def _zero_groups(rng, codes, scales):
     """Some groups of zero codes (of either sign), with any finite scale: they count for nothing."""
-    bytes_of = codes.reshape(*scales.shape, -1)
+    bytes_of = codes.reshape(*scales.shape, codes.shape[-1] // scales.shape[-1])
     where = rng.random_sample(scales.shape) < .01
     bytes_of[where] &= 0x88
     scales[where] = rng.randint(0, 255, where.sum())
