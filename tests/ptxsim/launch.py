@@ -176,7 +176,7 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     if failed:
         raise _error(program, s, findings)
     return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas,
-                  {8 * int(i) - SMEM_BASE: int(phases[i]) for i in np.nonzero(phases)[0]})
+                  {8 * int(i) - SMEM_BASE: int(phases[i]) - 1 for i in np.nonzero(phases)[0]})
 
 
 def _error(program, s, findings):

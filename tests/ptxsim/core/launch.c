@@ -174,7 +174,7 @@ static void check_end(Sim *S, CTA *c) {
     if (c->alloc[i].alive) report(S, R_TMEM_LEFT, i, "a CTA ends with tensor memory columns %u to %u allocated", c->alloc[i].col, c->alloc[i].col + c->alloc[i].n - 1);
   for (int i = 0; i < c->nmb; i++) {
     u32 *p = &S->phases[(c->mb[i].addr & 0xffffff) >> 3];
-    if (c->mb[i].phase > *p) *p = c->mb[i].phase;
+    if (c->mb[i].phase + 1 > *p) *p = c->mb[i].phase + 1;
   }
   for (int i = 0; i < c->nmb; i++)
     if (c->mb[i].alive && c->mb[i].signalled > c->mb[i].seen)

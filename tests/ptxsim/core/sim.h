@@ -237,7 +237,7 @@ typedef struct Sim {
   i32 errpc, cta_index;
   u64 insts, bulk_bytes, wgmmas, mmas, ummas;
   i32 registers;          // a thread starts with, where the kernel moves registers between warps (setmaxnreg)
-  u32 *phases;            // per 8 bytes of shared memory: phases that the mbarrier there completed in the life of a CTA, at most
+  u32 *phases;            // per 8 bytes of shared memory: 1 + the phases that the mbarrier there completed in the life of a CTA, at most
   // ---- private
   CTA *ctas;
   int nctas, nwarps;      // of the cluster
