@@ -3,7 +3,7 @@
 The op      fp4_indexer_block_scores; fp4_indexer_reorder_scales_for_mma gives its scales in tensor-core order
 Definition  reference (a module): the same op in plain jnp, for comparisons
 Formats     quantize_nvfp4, quantize_mxfp4, dequantize, pack_e2m1, unpack_e2m1, to_blocked, from_blocked
-Sharding    shard_metadata splits a batch on the host; token_range_metadata and block_range_metadata give a device's part inside jit
+Sharding    shard_metadata splits a batch on the host (ShardedMetadata); token_range_metadata and block_range_metadata give a device's part inside jit
 Checks      validate_metadata on the host, check_metadata inside jit; UnsupportedError is raised where a GPU has no kernel
 Export      export_disabled_checks, register
 """
