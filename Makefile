@@ -85,8 +85,11 @@ fuzz: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz --cases 12000 --processes 4
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
 
-racecheck synccheck: cubins library
-	$(BIN)/python tests/parity/sanitize.py --rows variants --tool $@
+racecheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck
+
+synccheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool synccheck
 
 card-report: cubins library
 	$(BIN)/python tests/parity/card_report.py
