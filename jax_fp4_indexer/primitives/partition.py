@@ -13,11 +13,13 @@ A device must know which tokens and KV heads are its own. Numbers of devices do 
 along either axis, which are split like the rest. Such a call is another one, `SPLIT`, that exists until XLA has partitioned the program, and has no handler. A program
 that is exported holds the call of the wire format, which splits heads with public scales.
 
-Both are hooks that JAX has no public name for. A JAX without them gathers; results are right all the same.
+Both are hooks that JAX has no public name for. A JAX without them gathers; results are right all the same. JFI_SPLIT=0 in the environment has the same effect.
 """
 import functools
 import io
+import os
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +50,7 @@ def lower(target, ctx, operands, named):
     manual = set(getattr(axes, "manual_axes", ()))
     one_device = getattr(axes, "num_devices", 0) == 1 and not exported
     known = all(isinstance(n, int) and n for aval in ctx.avals_in for n in aval.shape)         # no size is open, and none is 0
-    if xla_client is None or one_device or (manual and manual >= set(axes.mesh.axis_names)) or not known:
+    if not _hooks() or one_device or (manual and manual >= set(axes.mesh.axis_names)) or not known:
         return jax.ffi.ffi_lowering(target)(ctx, *operands, **named)
     q, k = (ctx.avals_in[i].shape for i in (Q, K))
     if not exported:
@@ -78,18 +80,28 @@ def _sharding_rule(scale_layout, heads_kv, ratio, exported):
 _registered = set()
 
 
+def _hooks():
+    """Whether calls are written so that XLA may split them: JAX has the hooks, the partitioner could be registered, and nobody switched it off."""
+    return xla_client is not None and None not in _registered and os.environ.get("JFI_SPLIT") != "0"
+
+
 def register(target, platform="CUDA"):
     """Registers the partitioner of both calls for the plugins of JAX (the CUDA backend is one), or for the backends inside jaxlib ("cpu", which tests use). Once each."""
     if xla_client is None or (target, platform) in _registered:
         return
     _registered.add((target, platform))
-    for name in (target, target + SPLIT):
-        add = functools.partial(xla_client.register_custom_call_partitioner, name=name, prop_user_sharding=lambda sharding, shape, config: sharding,
-                                partition=functools.partial(partition, target), infer_sharding_from_operands=_infer, can_side_effecting_have_replicated_sharding=True)
-        if platform == "cpu":
-            add()
-        else:
-            xla_bridge.register_plugin_callbacks(add)
+    try:
+        for name in (target, target + SPLIT):
+            add = functools.partial(xla_client.register_custom_call_partitioner, name=name, prop_user_sharding=lambda sharding, shape, config: sharding,
+                                    partition=functools.partial(partition, target), infer_sharding_from_operands=_infer, can_side_effecting_have_replicated_sharding=True)
+            if platform == "cpu":
+                add()
+            else:
+                xla_bridge.register_plugin_callbacks(add)
+    except Exception as e:      # hooks of JAX that are not public: whatever became of them, programs of one device must go on
+        _registered.add(None)
+        warnings.warn(f"jax_fp4_indexer: XLA takes no partitioner here ({type(e).__name__}: {str(e).partition(chr(10))[0]}), so calls over several devices under plain jit gather their operands; "
+                      "split them with jax.shard_map (docs/sharding.md).", stacklevel=2)
 
 
 def _infer(arg_shapes, arg_shardings, result_shape, config):

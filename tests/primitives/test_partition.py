@@ -181,12 +181,21 @@ def test_where_the_rule_is_written():
     assert "sdy.sharding_rule" not in lowered(manual, *placed) and f"custom_call @{runtime.BLOCK_SCORES}(" in lowered(manual, *placed)
 
 
-def test_without_the_hooks_of_jax_the_call_is_as_before(monkeypatch):
-    monkeypatch.setattr(partition, "xla_client", None)
+@pytest.mark.parametrize("why", ["no hooks", "switched off", "registration fails"])
+def test_without_the_hooks_of_jax_the_call_is_as_before(monkeypatch, why):
+    monkeypatch.setattr(partition, "_registered", set())
+    if why == "no hooks":
+        monkeypatch.setattr(partition, "xla_client", None)
+        partition.register("another.target", "cpu")         # does nothing, and does not fail
+    elif why == "switched off":
+        monkeypatch.setenv("JFI_SPLIT", "0")
+    else:
+        monkeypatch.setattr(partition.xla_bridge, "register_plugin_callbacks", lambda add: add.func(no_such_argument=1))
+        with pytest.warns(UserWarning, match="takes no partitioner here .*shard_map"):
+            partition.register(runtime.BLOCK_SCORES, "CUDA")
     devices = mesh(x=2)
     text = lowered(functools.partial(wire.block_scores, **STATIC), *(jax.device_put(x, NamedSharding(devices, P())) for x in operands()))
     assert f"custom_call @{runtime.BLOCK_SCORES}(" in text and "sdy.sharding_rule" not in text
-    partition.register("another.target", "cpu")             # does nothing, and does not fail
 
 
 def test_parse_reads_what_xla_hands_over():
