@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 # Name -> (seconds at most, whether XLA takes most of the memory at its start, which repeated large results want).
-SECTIONS = {"results": (110, False), "time_prefill": (75, True), "time_decode": (75, True)}
+SECTIONS = {"results": (80, False), "plain_jit": (60, False), "time_prefill": (75, True), "time_decode": (75, True)}
 FIRST_CALL_SECONDS = 25
 
 
@@ -100,7 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?")
     parser.add_argument("--small", action="store_true", help="two fake CPU devices, small shapes")
-    parser.add_argument("--only", default="", help="comma-separated sections: results, time_prefill, time_decode, first_calls")
+    parser.add_argument("--only", default="", help="comma-separated sections: results, plain_jit, time_prefill, time_decode, first_calls")
     parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--limit", type=float, default=300, help="seconds of the whole run")
     parser.add_argument("--section", help=argparse.SUPPRESS)

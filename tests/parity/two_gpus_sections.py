@@ -207,15 +207,28 @@ def chain(mesh, small):
     return problem, {"issued_ms": round(issued * 1e3, 2), "finished_ms": round(total * 1e3, 2)}
 
 
+def on_one_gpu(inp):
+    """(arrays, static arguments, scores) of a batch."""
+    arrays, static = inp.arrays(), inp.statics()
+    return arrays, static, np.asarray(jax.jit(functools.partial(call, static))(*(jax.device_put(arrays[n], jax.devices()[0]) for n in OPERANDS)))
+
+
+def plain_jit(small):
+    """In a process of its own: a partitioner that XLA cannot work with ends the process."""
+    for name, inp in batches(small):
+        expected = on_one_gpu(inp)
+        for kind in (AxisType.Auto, AxisType.Explicit):
+            for what in ("heads", "tokens"):
+                if not (small and what == "tokens" and kind == AxisType.Auto):         # XLA gathers the tokens of the definition, which is what runs on CPU
+                    attempt(f"{what} split, plain jit, {kind.name} axes, {name}: bits of one GPU, no communication", jit_alone, what == "heads", kind, two(), *expected)
+
+
 def results(small):
     mesh = two()
     attempt("arrays of device 1 alone, first use of the process", device_one, small)
     for name, inp in batches(small):
-        arrays, static = inp.arrays(), inp.statics()
-        want = np.asarray(jax.jit(functools.partial(call, static))(*(jax.device_put(arrays[n], jax.devices()[0]) for n in OPERANDS)))
-        alone = [(f"{what} split, plain jit, {kind.name} axes", functools.partial(jit_alone, what == "heads", kind)) for kind in (AxisType.Auto, AxisType.Explicit) for what in ("heads", "tokens")
-                 if not (small and what == "tokens" and kind == AxisType.Auto)]              # XLA gathers the tokens of the definition, which is what runs on CPU
-        for what, function in (("heads split", split_heads), ("batch split", split_batch), ("tokens split", split_tokens), ("blocks split", split_blocks), ("pmap", pmap_equals), *alone):
+        arrays, static, want = on_one_gpu(inp)
+        for what, function in (("heads split", split_heads), ("batch split", split_batch), ("tokens split", split_tokens), ("blocks split", split_blocks), ("pmap", pmap_equals)):
             attempt(f"{what}, {name}: bits of one GPU, no communication", function, mesh, arrays, static, want)
     attempt("chain of 8 steps: no transfer, no waiting, bits of one GPU", chain, mesh, small)
 
@@ -392,8 +405,8 @@ def run(section, small, variant):
     if not small and (len(jax.devices()) < 2 or jax.default_backend() != "gpu"):
         check(section, f"two_gpus: devices: got {jax.devices()}, expected two GPUs. Run it on a host with two, or pass --small.")
         return 1
-    if section == "results":
-        results(small)
+    if section in ("results", "plain_jit"):
+        {"results": results, "plain_jit": plain_jit}[section](small)
     elif section == "first_call":
         first_call(small, variant)
     else:
