@@ -32,7 +32,7 @@ from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
 from ..common.asm import (bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
-                          mbarrier_init, mbarrier_wait, pack64, sts64, stg_f32)
+                          mbarrier_init, mbarrier_wait, opaque, pack64, sts64, stg_f32)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
@@ -100,8 +100,9 @@ class Prefill(BlockScoresKernel):
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
         layout = plan.scratch_layout(args)
-        memory = cute.arch.get_dyn_smem(cutlass.Uint8, 1024)
-        smem = memory.toint()
+        # As a number that it has to keep, the compiler does not work out the base of shared memory anew in every step.
+        smem = opaque(cute.arch.get_dyn_smem(cutlass.Uint8, 1024).toint())
+        memory = cute.make_ptr(cutlass.Uint8, smem, cute.AddressSpace.smem, assumed_align=1024)
         if (warp == 0) & (lane == 0):
             for s in cutlass.range_constexpr(f.stages):
                 mbarrier_init(smem + (f.k_full + 8 * s), 1)
