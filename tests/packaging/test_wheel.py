@@ -1,6 +1,5 @@
 """The wheel: what is in it, and that it works beside nothing but its run-time requirements."""
 import os
-import pathlib
 import re
 import subprocess
 import sys
