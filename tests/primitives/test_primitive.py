@@ -85,8 +85,7 @@ def test_vmap_shares_the_page_pool(args):
     assert "5x3x2x128x64" not in text
 
 
-@pytest.mark.parametrize("path", ["decode", "prefill"])
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("path, jit", [("decode", False), ("prefill", True)])
 def test_shard_map_with_scan(path, jit):
     """Each device its own tokens; the carry of a scan inside must keep the type of varying over the mesh."""
     sets = [operands(seed=s) for s in range(4)]
