@@ -164,10 +164,9 @@ Status CheckShape(const Operand& o, const std::vector<std::int64_t>& want) {
   return {};
 }
 
-// Bytes of the scratch result: configs/block_scores.py::scratch_bytes, repeated here so that a program lowered by another version
-// cannot make a kernel write past its end (a test compares the two). -1 if the size overflows.
-std::int64_t ScratchBytes(bool prefill, bool two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
-  if (!prefill) return 16;
+// Bytes of scratch that a prefill variant uses: configs/block_scores.py::Scratch, repeated here so that a program lowered by another version
+// cannot make a kernel write past its end (a test compares the two). `staged`: with widened pages, `two_forms`: in int8 as well. -1 if the size overflows.
+std::int64_t ScratchBytes(bool staged, bool two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
   const auto align = [](std::int64_t x, std::int64_t to) { return (x + to - 1) / to * to; };
   const std::int64_t chunks = (tokens + 127) / 128;
   std::int64_t slots, all;
@@ -175,7 +174,9 @@ std::int64_t ScratchBytes(bool prefill, bool two_forms, std::int64_t num_seqs, s
   if (__builtin_mul_overflow(pages, heads_kv, &slots) || __builtin_mul_overflow(slots, std::int64_t{1} << 18, &all)) return -1;
   const std::int64_t entries = tokens / 16 + num_seqs;
   const std::int64_t head = 64 + entries * 64 + chunks * 512 + 2 * align(chunks * 4, 64);
-  const std::int64_t wide = align(head + align(slots * 4, 64) + (tokens + 7) / 8 * 4, 1024) + slots * (128 * 128 * 2);
+  const std::int64_t plan = align(head + align(slots * 4, 64) + (tokens + 7) / 8 * 4, 1024);
+  if (!staged) return plan;
+  const std::int64_t wide = plan + slots * (128 * 128 * 2);
   if (!two_forms) return wide;
   const std::int64_t tables = align(slots * 4, 64) + align((slots + heads_kv) * 4, 64) + align(slots * 12, 64) + entries * heads_kv * 64;
   return align(wide + tables, 1024) + slots * (128 * 128);
@@ -206,10 +207,6 @@ Status ExecuteDevice(cu::Stream stream, BlockScoresState& s, const Operands& b, 
   JFI_RETURN_IF_ERROR(CheckShape(b[kScores], {heads_q, k_tiles, tokens}));
   if (heads_q == 0 || k_tiles == 0 || tokens == 0) return {};  // nothing to write; a grid of nothing is an error
 
-  const std::int64_t need = ScratchBytes(s.request.path == "prefill", s.groups == 4, num_seqs, tokens, heads_kv, s.pages_per_pass), have = dim(kScratch, 0);
-  if (need < 0 || have < need)
-    return BadArgument(kOp, "scratch", std::to_string(have) + " bytes", (need < 0 ? "more than 2^63" : std::to_string(need)) + " bytes for " + std::to_string(s.pages_per_pass) + " pages a pass",
-                       "lower the program again with this version of jax_fp4_indexer");
   for (const Operand& o : b) JFI_RETURN_IF_ERROR(CheckAlignment(kOp, o.name, o.buffer.untyped_data(), std::min(o.alignment, alignment_limit)));
 
   auto device = CurrentDevice(kOp);
@@ -218,6 +215,16 @@ Status ExecuteDevice(cu::Stream stream, BlockScoresState& s, const Operands& b, 
   if (!plan.ready.load(std::memory_order_acquire))
     return FailedPrecondition(std::string(kOp) + ": no kernel is loaded on device " + std::to_string(device.value()) +
                               ": XLA ran no prepare stage there, and nothing is loaded while a program runs. Please report this with your jaxlib version");
+  std::int64_t columns;
+  if (__builtin_mul_overflow(s.max_seqlen_q, heads_q / heads_kv, &columns)) columns = std::numeric_limits<std::int64_t>::max();
+  const Variant& variant = *PickVariant(plan.candidates, columns);
+  // A prefill that works in passes widens the pages of one into scratch; any other takes the whole list at once.
+  const bool prefill = s.request.path == "prefill";
+  const std::int64_t pages = !prefill || variant.pages ? s.pages_per_pass : std::max(num_indices, std::int64_t{1});
+  const std::int64_t need = prefill ? ScratchBytes(variant.pages, s.groups == 4, num_seqs, tokens, heads_kv, pages) : 16, have = dim(kScratch, 0);
+  if (need < 0 || have < need)
+    return BadArgument(kOp, "scratch", std::to_string(have) + " bytes", (need < 0 ? "more than 2^63" : std::to_string(need)) + " bytes for " + std::to_string(pages) + " pages a pass",
+                       "lower the program again with this version of jax_fp4_indexer");
   Bindings call;
   for (const Operand& o : b) call.AddBuffer(o.name, o.buffer.untyped_data());
   call.SetScalar("num_seqs", num_seqs);
@@ -230,10 +237,8 @@ Status ExecuteDevice(cu::Stream stream, BlockScoresState& s, const Operands& b, 
   call.SetScalar("mask", s.mask);
   call.SetScalar("max_seqlen_q", s.max_seqlen_q);
   call.SetScalar("first_page", 0);
-  call.SetScalar("pages_per_pass", s.pages_per_pass);
-  std::int64_t columns;
-  if (__builtin_mul_overflow(s.max_seqlen_q, heads_q / heads_kv, &columns)) columns = std::numeric_limits<std::int64_t>::max();
-  return LaunchVariant(*s.store, *PickVariant(plan.candidates, columns), plan.device, std::move(call), stream, kOp);
+  call.SetScalar("pages_per_pass", pages);
+  return LaunchVariant(*s.store, variant, plan.device, std::move(call), stream, kOp);
 }
 
 #define JFI_BUFFERS(K)                                                                                                                            \
@@ -292,6 +297,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jfi_block_scores_execute_on_host, jfi::ExecuteOnHo
 JFI_EXPORT XLA_FFI_TypeId* jfi_block_scores_state_type_id() { return &jfi::BlockScoresState::id; }
 JFI_EXPORT const XLA_FFI_TypeInfo* jfi_block_scores_state_type_info() { return &jfi::kStateInfo; }
 JFI_EXPORT std::int64_t jfi_block_scores_executions() { return jfi::executions.load(std::memory_order_relaxed); }
-JFI_EXPORT std::int64_t jfi_block_scores_scratch_bytes(int prefill, int two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
-  return jfi::ScratchBytes(prefill != 0, two_forms != 0, num_seqs, tokens, heads_kv, pages);
+JFI_EXPORT std::int64_t jfi_block_scores_scratch_bytes(int staged, int two_forms, std::int64_t num_seqs, std::int64_t tokens, std::int64_t heads_kv, std::int64_t pages) {
+  return jfi::ScratchBytes(staged != 0, two_forms != 0, num_seqs, tokens, heads_kv, pages);
 }

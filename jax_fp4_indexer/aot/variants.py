@@ -5,6 +5,7 @@ Names only: nothing here imports the DSL, so the list can be read anywhere.
 import dataclasses
 
 from ..configs.arch import ARCHS
+from ..configs.block_scores import DIRECT_COLUMNS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def portable_decode(arch, f, s):
 
 def portable_prefill(arch, f, s):
     plan = Kernel("jax_fp4_indexer.kernels.portable.plan:PortablePlan", arch)
-    return [Variant("prefill", f, s, arch, (plan, portable(arch, "prefill", f, s, column_tiles=PREFILL_TILES)), "portable", passes="pages")]
+    return [Variant("prefill", f, s, arch, (plan, portable(arch, "prefill", f, s, column_tiles=PREFILL_TILES)), "portable")]
 
 
 def native_decode(f, s):
@@ -97,15 +98,19 @@ def native_decode(f, s):
 
 
 def native_prefill(f, s):
-    """Plan and widened keys; the product. In MXFP4: which form a step takes; the steps in int8, those in bf16, and what bf16 does not hold: each exits
-    at once if there is nothing."""
-    bf16 = sm90("prefill", "Prefill", f, s, expect=(("HGMMA", 16),))
-    launches = (sm90("prepare", "Prepare", f, s), bf16)
+    """By the query rows of a KV head. Few (NVFP4): the decode kernels, right for any queries, which read a page once. More: plan, and products with keys that are widened
+    where they are used. Many: plan and widened keys, then products; in MXFP4 a launch that says which form a step takes, those in int8, those in bf16.
+    MXFP4 ends with what bf16 does not hold. Each launch exits at once if there is nothing for it."""
+    few = [Variant("prefill", f, s, "sm_90a", (sm90_decode(f, s, width),), max_columns=width) for width in SM90_COLUMNS if f == "nvfp4"]
+    direct, bf16 = (sm90(module, name, f, s, expect=(("HGMMA", 16),)) for module, name in (("prefill_direct", "PrefillDirect"), ("prefill", "Prefill")))
+    plan = Kernel("jax_fp4_indexer.kernels.portable.plan:PortablePlan", "sm_90a", (("plan_rows", SM90_PLAN_ROWS),))
+    int8, fixup = (), ()
     if f == "mxfp4":
-        launches = (launches[0], Kernel("jax_fp4_indexer.kernels.sm90.forms:Forms", "sm_90a"),
-                    sm90("prefill", "Prefill", f, s, expect=(("IGMMA", 8),), form="int8"), bf16,
-                    portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS))
-    return [Variant("prefill", f, s, "sm_90a", launches, passes="pages")]
+        plan = sm90("prepare", "Prepare", f, s, widen=False)
+        int8 = Kernel("jax_fp4_indexer.kernels.sm90.forms:Forms", "sm_90a"), sm90("prefill", "Prefill", f, s, expect=(("IGMMA", 8),), form="int8")
+        fixup = (portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS),)
+    return [*few, Variant("prefill", f, s, "sm_90a", (plan, direct, *fixup), max_columns=DIRECT_COLUMNS[f]),
+            Variant("prefill", f, s, "sm_90a", (sm90("prepare", "Prepare", f, s), *int8, bf16, *fixup), passes="pages")]
 
 
 def sm100(arch, path, f, s):

@@ -13,7 +13,10 @@ DECODE_MAX_GQA_RATIO = 16
 
 WIDE_PAGE_BYTES = PAGE * HEAD_DIM * 2   # one page of one KV head, widened to bf16
 NARROW_PAGE_BYTES = PAGE * HEAD_DIM     # the same in int8 (MXFP4 only)
-DEFAULT_SCRATCH_LIMIT = 256 * 2**20     # bytes of widened pages a call may hold at once
+DEFAULT_SCRATCH_LIMIT = 256 * 2**20     # bytes of scratch of a call
+
+# Query rows of a KV head (max_seqlen_q * Hq/Hkv) up to which a prefill widens key pages where they are used, and needs no scratch for them
+DIRECT_COLUMNS = {"nvfp4": 1024, "mxfp4": 512}
 
 # E8M0 bytes (first, last) that the bf16 form of the staged MXFP4 kernel holds exactly. 255 (NaN) is held too.
 KEY_WINDOW = (64, 191)
@@ -33,9 +36,20 @@ def page_bytes(fmt):
     return WIDE_PAGE_BYTES + (NARROW_PAGE_BYTES if fmt == "mxfp4" else 0)
 
 
-def pages_per_pass(fmt, num_indices, heads_kv, limit=DEFAULT_SCRATCH_LIMIT):
-    """Pages of the list worked in one pass so that the widened pages stay within `limit` bytes."""
-    return max(1, min(max(num_indices, 1), limit // (page_bytes(fmt) * heads_kv)))
+def is_direct(fmt, max_seqlen_q, gqa_ratio):
+    """Whether a prefill call is one that widens pages where they are used."""
+    return max_seqlen_q * gqa_ratio <= DIRECT_COLUMNS[fmt]
+
+
+def pages_per_pass(fmt, num_seqs, tokens, heads_kv, num_indices, limit=DEFAULT_SCRATCH_LIMIT):
+    """Pages of the list worked in one pass of a staged prefill, so that its scratch stays within `limit` bytes; at least one.
+
+    The rest of the scratch is the plan, about 9 bytes a token, 64 a sequence and 4 a page and KV head (MXFP4: 4 more a token and KV head)."""
+    size = lambda pages: Scratch.layout(num_seqs, tokens, heads_kv, pages).size(fmt)
+    pages = max(1, min(max(num_indices, 1), (limit - size(0)) // (page_bytes(fmt) * heads_kv)))
+    while pages > 1 and size(pages) > limit:
+        pages -= 1 + (size(pages) - limit) // (2 * page_bytes(fmt) * heads_kv)
+    return pages
 
 
 def _align(x, to):
@@ -106,8 +120,14 @@ class Scratch:
         return self.total if fmt == "mxfp4" else self.exponents
 
 
-def scratch_bytes(path, fmt, num_seqs, tokens, heads_kv, num_indices, limit=DEFAULT_SCRATCH_LIMIT):
-    """Size of the hidden scratch result. Independent of the architecture, so that exported programs stay portable."""
-    if path == "decode":
-        return 16
-    return Scratch.layout(num_seqs, tokens, heads_kv, pages_per_pass(fmt, num_indices, heads_kv, limit)).size(fmt)
+def scratch_bytes(fmt, num_seqs, tokens, heads_kv, staged_pages, listed_pages):
+    """Size of the hidden scratch result of a prefill; independent of the architecture, so that exported programs stay portable. num_seqs and tokens may be symbolic.
+
+    It serves a staged prefill that widens `staged_pages` pages a pass (None: a direct call needs none), and the forms that take a list of `listed_pages`
+    pages in one pass.
+    """
+    once = lambda *sizes: Scratch.layout(*sizes, heads_kv, max(listed_pages, 1)).wide
+    if staged_pages is None:
+        return once(num_seqs, tokens)
+    staged = lambda *sizes: Scratch.layout(*sizes, heads_kv, staged_pages).size(fmt)
+    return (staged if staged(0, 0) >= once(0, 0) else once)(num_seqs, tokens)        # the plan adds the same to both

@@ -5,7 +5,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from ..configs.block_scores import GROUPS, PAGE, choose_path
+from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, PAGE, choose_path
 from ..errors import UnsupportedError, message
 from ..formats import scales
 from ..primitives import runtime
@@ -20,7 +20,7 @@ _warned = set()
 
 def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
                              fp4_format="nvfp4", causal=True, qo_offset=None, scale_layout="public", q_global_scale=None, k_global_scale=None,
-                             implementation=None):
+                             implementation=None, max_scratch_bytes=DEFAULT_SCRATCH_LIMIT):
     """Largest score of each 128-key block of a paged FP4 key cache, for each query and head.
 
         scores[h, kb, t] = max over the visible keys j of block kb of  q[t, h] . k[j, h // (Hq / Hkv)]
@@ -47,6 +47,9 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       implementation: None takes what is best for the platform: on a GPU the packed-query "decode" kernel where max_seqlen_q <= 8 and Hq/Hkv <= 16, else
         the staged "prefill" kernel; elsewhere the reference. "decode" and "prefill" force a path, "portable" forces the kernels that need nothing
         beyond sm_80, "reference" the plain-jnp definition. Platforms other than CUDA run the reference whatever is named here.
+      max_scratch_bytes: int >= 0, the device memory a prefill may take for itself while it runs (decode takes none). Calls with many queries hold widened key
+        pages, 32 KB a page and KV head; a page list that does not fit is worked in several passes, with the same bits. What has to fit in any
+        case, a page a KV head and about 9 bytes a token, is taken even if the bound is lower.
 
     Returns:
       float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows
@@ -61,7 +64,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
     call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
                          scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
-                         implementation=implementation, implementations=IMPLEMENTATIONS)
+                         implementation=implementation, implementations=IMPLEMENTATIONS, max_scratch_bytes=max_scratch_bytes)
     return _scores(arrays, call=call, implementation=_implementation(call))
 
 
@@ -115,4 +118,4 @@ def _scores(arrays, *, call, implementation):
     forced = call.implementation in ("decode", "prefill")
     path = call.implementation if forced else choose_path(call.max_seqlen_q, call.gqa_ratio)
     return block_scores(*operands(call, arrays), path=path, implementation=implementation, fp4_format=call.fp4_format, scale_layout=call.scale_layout,
-                        mask=call.mask, max_seqlen_q=call.max_seqlen_q, k_tiles=call.k_tiles)
+                        mask=call.mask, max_seqlen_q=call.max_seqlen_q, k_tiles=call.k_tiles, max_scratch_bytes=call.max_scratch_bytes)

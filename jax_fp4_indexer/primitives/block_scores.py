@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from ..configs.block_scores import GROUPS, scratch_bytes
+from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS
 from ..errors import message
 from ..formats import scale_layout as layouts
 from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
@@ -22,6 +22,7 @@ from . import partition, runtime
 from .explicit import over_explicit_axes
 from .operands import NAMES as OPERANDS
 from .operands import OP, attributes, operand_types
+from .scratch import scratch_plan
 
 PATHS = ("decode", "prefill")
 IMPLEMENTATIONS = ("auto", "portable", "reference")
@@ -30,9 +31,9 @@ block_scores_p = Primitive("fp4_indexer_block_scores")
 block_scores_p.def_impl(functools.partial(xla.apply_primitive, block_scores_p))
 
 
-@functools.partial(jax.jit, static_argnames=("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q", "k_tiles", "implementation"), inline=True)
+@functools.partial(jax.jit, static_argnames=("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q", "k_tiles", "implementation", "max_scratch_bytes"), inline=True)
 def block_scores(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale, *,
-                 path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation="auto"):
+                 path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation="auto", max_scratch_bytes=DEFAULT_SCRATCH_LIMIT):
     """Scores float32 [Hq, k_tiles, Tq] from normalised operands, those of the custom call in its order.
 
     Args:
@@ -40,19 +41,20 @@ def block_scores(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k,
       cu_seqlens_q, cu_seqlens_k, cu_page_offsets: int32 [B+1]; qo_offset: int32 [B]; head_scale: float32 [Hq].
       path: "decode" or "prefill", the kernels to run. mask: 0 none, 1 causal with offset k_len - q_len, 2 causal with qo_offset.
       implementation: "auto" (native before portable kernels), "portable", or "reference" on every platform.
+      max_scratch_bytes: int >= 0; see the public op.
 
     Raises TypeError if shapes or dtypes do not fit, NotImplementedError when differentiated, ImportError when compiled for a CUDA GPU
     without the library.
     """
     operands = same_varying_axes(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale)
     params = {"path": path, "fp4_format": fp4_format, "scale_layout": scale_layout, "mask": int(mask), "max_seqlen_q": int(max_seqlen_q), "k_tiles": int(k_tiles),
-              "implementation": implementation}
+              "implementation": implementation, "max_scratch_bytes": int(max_scratch_bytes)}
     scores = over_explicit_axes(block_scores_p.bind, operands, params)
     return block_scores_p.bind(*operands, **params) if scores is None else scores
 
 
 @block_scores_p.def_abstract_eval
-def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation, max_scratch_bytes):
     for name, value, allowed in (("path", path, PATHS), ("fp4_format", fp4_format, tuple(GROUPS)), ("scale_layout", scale_layout, layouts.LAYOUTS),
                                  ("mask", mask, (0, 1, 2)), ("implementation", implementation, IMPLEMENTATIONS)):
         if value not in allowed:
@@ -74,26 +76,24 @@ def _type_of_result(*operands, path, fp4_format, scale_layout, mask, max_seqlen_
     return q.update(shape=(q.shape[1], k_tiles, q.shape[0]), dtype=np.dtype("float32"), weak_type=False)
 
 
-def _reference(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+def _reference(*operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation, max_scratch_bytes):
     return block_scores_core(*operands, k_tiles=k_tiles, fp4_format=fp4_format, scale_layout=scale_layout, mask=mask)
 
 
 _lower_reference = mlir.lower_fun(_reference, multiple_results=False)
 
 
-def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation):
+def _lower_cuda(ctx, *operands, path, fp4_format, scale_layout, mask, max_seqlen_q, k_tiles, implementation, max_scratch_bytes):
     if implementation == "reference":
         return _lower_reference(ctx, *operands, path=path, fp4_format=fp4_format, scale_layout=scale_layout, mask=mask, max_seqlen_q=max_seqlen_q,
-                                k_tiles=k_tiles, implementation=implementation)
+                                k_tiles=k_tiles, implementation=implementation, max_scratch_bytes=max_scratch_bytes)
     q, k, kv_indices, cu_seqlens_q = (ctx.avals_in[OPERANDS.index(name)] for name in ("q", "k", "kv_indices", "cu_seqlens_q"))
-    # A program exported for any length of the page list gets as much scratch as the longest would.
-    num_indices = 2**31 - 1 if jax.export.is_symbolic_dim(kv_indices.shape[0]) else kv_indices.shape[0]
     runtime.register_if_cuda()
-    size = scratch_bytes(path, fp4_format, cu_seqlens_q.shape[0] - 1, q.shape[0], k.shape[1], num_indices)
+    pages, size = scratch_plan(path, fp4_format, max_seqlen_q, cu_seqlens_q.shape[0] - 1, q.shape[0], q.shape[1], k.shape[1], kv_indices.shape[0], max_scratch_bytes)
     # A result that nobody sees: XLA plans its memory, so that the call allocates nothing and may be part of a CUDA graph.
     scratch = jax.core.ShapedArray((size,), np.dtype("uint8"))
     return partition.lower(runtime.BLOCK_SCORES, ctx.replace(avals_out=[*ctx.avals_out, scratch]), operands,
-                           attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, k.shape[1], implementation))[:1]
+                           attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, pages, implementation))[:1]
 
 
 mlir.register_lowering(block_scores_p, _lower_reference)

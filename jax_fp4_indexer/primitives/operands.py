@@ -2,7 +2,7 @@
 import numpy as np
 from jax import lax
 
-from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE, pages_per_pass
+from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..formats import scale_layout as layouts
 from ..reference.split import causal_offset, token_range
 
@@ -22,15 +22,15 @@ def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_lay
     return dict(zip(NAMES, zip(DTYPES, shapes, strict=True), strict=True))
 
 
-def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, num_indices, heads_kv, implementation):
-    """The attributes of the custom call, with the types the handler binds: str and int64."""
+def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, pages, implementation):
+    """The attributes of the custom call, with the types the handler binds: str and int64. pages: of a pass, 0 for decode."""
     return {
         "path": path,
         "format": fp4_format,
         "scale_layout": scale_layout,
         "mask": np.int64(mask),
         "max_seqlen_q": np.int64(max_seqlen_q),
-        "pages_per_pass": np.int64(pages_per_pass(fp4_format, num_indices, heads_kv) if path == "prefill" else 0),
+        "pages_per_pass": np.int64(pages),
         "implementation": implementation,
     }
 

@@ -28,8 +28,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
-from ..configs.block_scores import scratch_bytes
 from .operands import CU_Q, DTYPES, HEAD_SCALE, K, K_SCALE, KV_INDICES, Q, Q_SCALE, attributes, own_heads, own_tokens
+from .scratch import scratch_plan
 
 try:
     from jax._src import xla_bridge
@@ -131,9 +131,9 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
             own_heads(operands, operands[KV_HEAD][0])
         if _parts(tokens) > 1:
             own["mask"] = own_tokens(operands, operands[TOKEN][0], own["mask"])
-        heads_kv, num_indices, num_seqs = local[K][1], shapes[KV_INDICES][0], shapes[CU_Q][0] - 1
-        own = attributes(own["path"], own["format"], own["scale_layout"], own["mask"], own["max_seqlen_q"], num_indices, heads_kv, own["implementation"])
-        size = scratch_bytes(own["path"], own["format"], num_seqs, local[Q][0], heads_kv, num_indices)
+        # What the whole call was given is what one device may take
+        pages, size = scratch_plan(own["path"], own["format"], int(own["max_seqlen_q"]), shapes[CU_Q][0] - 1, *local[Q][:2], local[K][1], shapes[KV_INDICES][0], scratch[0])
+        own = attributes(own["path"], own["format"], own["scale_layout"], own["mask"], own["max_seqlen_q"], pages, own["implementation"])
         results = jax.ShapeDtypeStruct(own_scores, jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)
         # Scratch of the whole call's size stands in its place: nobody reads it, so XLA drops it.
         return jax.ffi.ffi_call(target, results)(*operands[:TOKEN], **own)[0], jnp.zeros(scratch, jnp.uint8)

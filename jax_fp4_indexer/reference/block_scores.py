@@ -17,7 +17,7 @@ import jax.export
 import jax.numpy as jnp
 from jax import lax
 
-from ..configs.block_scores import GROUPS, HEAD_DIM, PAGE
+from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, HEAD_DIM, PAGE
 from ..formats import scale_layout as layouts
 from ..formats import scales
 from . import decode
@@ -33,15 +33,15 @@ NO_DERIVATIVE = (f"{OP} selects what to attend to and has no derivative. Wrap it
 
 def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
                              fp4_format="nvfp4", causal=True, qo_offset=None, scale_layout="public", q_global_scale=None, k_global_scale=None,
-                             implementation=None):
+                             implementation=None, max_scratch_bytes=DEFAULT_SCRATCH_LIMIT):
     """The definition of `jax_fp4_indexer.fp4_indexer_block_scores`: same arguments, same result, plain jnp on any platform.
 
-    `implementation` is accepted so that the signatures agree; it must be None or "reference". Raises as the op does, but for UnsupportedError.
+    `implementation` and `max_scratch_bytes` are accepted so that the signatures agree; the first must be None or "reference". Raises as the op does, but for UnsupportedError.
     """
     call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
                          scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
-                         implementation=implementation, implementations=(None, "reference"))
+                         implementation=implementation, implementations=(None, "reference"), max_scratch_bytes=max_scratch_bytes)
     return _scores(arrays, call=call)
 
 

@@ -24,10 +24,11 @@ class Call:
     k_tiles: int
     gqa_ratio: int
     implementation: object      # as the caller gave it
+    max_scratch_bytes: int
 
 
 def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices, fp4_format,
-          causal, qo_offset, scale_layout, q_global_scale, k_global_scale, implementation, implementations):
+          causal, qo_offset, scale_layout, q_global_scale, k_global_scale, implementation, implementations, max_scratch_bytes):
     """Everything that shapes, dtypes and static arguments can get wrong; -> (Call, the arrays as given, in a dict).
 
     Never reads the contents of an array, so traced and concrete arguments take the same way.
@@ -37,6 +38,7 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     must.choice(op, "implementation", implementation, implementations)
     max_seqlen_q = must.static_int(op, "max_seqlen_q", max_seqlen_q, 1, "Pass the longest query length of the batch, or 1 if there is none.")
     max_seqlen_k = must.static_int(op, "max_seqlen_k", max_seqlen_k, 0, "Pass the longest key length of the batch.")
+    max_scratch_bytes = must.static_int(op, "max_scratch_bytes", max_scratch_bytes, 0, "Pass a number of bytes; the default is 256 MiB.")
     causal = must.static_bool(op, "causal", causal)
     if qo_offset is not None and not causal:
         raise ValueError(message(op, "qo_offset", qo_offset, "None with causal=False", "Drop qo_offset, or pass causal=True for it to shift the mask."))
@@ -66,7 +68,7 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     k_global_scale = _check_global(op, "k_global_scale", k_global_scale, fp4_format, heads_kv, "Hkv")
 
     mask = 0 if not causal else 1 if qo_offset is None else 2
-    call = Call(fp4_format, scale_layout, mask, max_seqlen_q, -(-max_seqlen_k // PAGE), heads_q // heads_kv, implementation)
+    call = Call(fp4_format, scale_layout, mask, max_seqlen_q, -(-max_seqlen_k // PAGE), heads_q // heads_kv, implementation, max_scratch_bytes)
     arrays = {"q": q_fp4, "k": k_fp4, "q_scale": q_scale, "k_scale": k_scale, "kv_indices": kv_indices, "cu_seqlens_q": cu_seqlens_q,
               "cu_seqlens_k": cu_seqlens_k, "cu_page_offsets": cu_page_offsets, "qo_offset": qo_offset,
               "q_global_scale": q_global_scale, "k_global_scale": k_global_scale}

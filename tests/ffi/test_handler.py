@@ -15,6 +15,7 @@ from jax_fp4_indexer.aot import manifest as aot_manifest
 from jax_fp4_indexer.configs.block_scores import scratch_bytes
 from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.primitives.block_scores import OPERANDS, attributes
+from jax_fp4_indexer.primitives.scratch import scratch_plan
 
 TARGET = "jax_fp4_indexer_test.block_scores"
 SCALARS = ("num_seqs", "num_pages", "num_indices", "tokens", "k_tiles", "heads_q", "heads_kv", "mask", "max_seqlen_q", "first_page", "pages_per_pass")
@@ -30,13 +31,14 @@ def _manifest():
             kernels.append({"name": name, "arch": arch, "cubin": f"{arch}/{name}.cubin", "symbol": f"{arch}:{name}", "block": [256, 1, 1], "cluster": [1, 1, 1],
                             "grid": {"per_sm": 1}, "dynamic_shared_bytes": 4096, "params": PARAMS})
         variants.append({"op": "block_scores", "path": path, "format": fmt, "scale_layout": layout, "implementation": kind, "arch": arch, "max_columns": max_columns,
-                         "passes": "pages" if kind == "native" and path == "prefill" else "once", "launches": names})
+                         "passes": "pages" if "prefill.plan" in names else "once", "launches": names})
 
     for path in ("decode", "prefill"):
         for arch in ("sm_80", "sm_90a"):
             add(path, "nvfp4", "public", arch, "portable", 0, [f"{path}.direct"])
     add("decode", "nvfp4", "public", "sm_90a", "native", 8, ["decode.n8"])
     add("decode", "nvfp4", "public", "sm_90a", "native", 16, ["decode.n16"])
+    add("prefill", "nvfp4", "public", "sm_90a", "native", 64, ["prefill.few"])
     add("prefill", "nvfp4", "public", "sm_90a", "native", 0, ["prefill.plan", "prefill.main"])
     add("decode", "mxfp4", "preordered_mma", "sm_90a", "native", 0, ["decode.mx"])
     return {"schema": 1, "fingerprint": "", "dsl": "", "kernels": kernels, "variants": variants}
@@ -79,8 +81,10 @@ def fake(driver):
 def call(args, k_tiles=3, scores_shape=None, scratch=None, **changed):
     """Compiles and runs a program of its own; returns when the handler has returned."""
     named = {k: changed.pop(k, STATIC[k]) for k in ("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q")}
-    given = {**attributes(**named, num_indices=args[4].size, heads_kv=args[1].shape[1], implementation=changed.pop("implementation", "auto")), **changed}
-    size = scratch_bytes(named["path"], named["fp4_format"], args[5].size - 1, args[0].shape[0], args[1].shape[1], args[4].size) if scratch is None else scratch
+    (tokens, heads_q, _), heads_kv = args[0].shape[:3] if args[0].ndim == 3 else (4, 4, 64), args[1].shape[1]
+    pages, size = scratch_plan(named["path"], named["fp4_format"], named["max_seqlen_q"], args[5].size - 1, tokens, heads_q, heads_kv, args[4].size)
+    given = {**attributes(**named, pages=pages, implementation=changed.pop("implementation", "auto")), **changed}
+    size = size if scratch is None else scratch
     out = jax.ffi.ffi_call(TARGET, (jax.ShapeDtypeStruct(scores_shape or (args[0].shape[1], k_tiles, args[0].shape[0]), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)))
     return jax.block_until_ready(jax.jit(lambda *args: out(*args, **given))(*args)[0])
 
@@ -101,7 +105,7 @@ def test_attributes_are_refused_at_compile_time(fake, changed, told):
     if "scale_layout" in changed:
         given = dict(STATIC, scale_layout="public")
         given.pop("k_tiles")
-        attrs = {**attributes(**given, num_indices=6, heads_kv=2, implementation="auto"), **changed}
+        attrs = {**attributes(**given, pages=6, implementation="auto"), **changed}
         types = (jax.ShapeDtypeStruct((4, 3, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.uint8))
         compiled = jax.jit(lambda *a: jax.ffi.ffi_call(TARGET, types)(*a, **attrs)).lower(*operands()).compile
         with pytest.raises(jax.errors.JaxRuntimeError, match=told):
@@ -152,7 +156,7 @@ def test_choice_is_the_one_that_aot_explains(fake):
         else:
             assert not failed and text.value.decode().split() == [variant["arch"], variant["implementation"], *variant["launches"]], why
             chosen.add(text.value)
-    assert len(chosen) == 8     # every variant of the table at least once
+    assert len(chosen) == 9     # every variant of the table at least once
 
 
 def test_portable_on_request_and_by_capability(fake):
@@ -165,7 +169,7 @@ def test_portable_on_request_and_by_capability(fake):
 
 def test_one_program_on_several_devices(fake):
     f = jax.jit(lambda *a: jax.ffi.ffi_call(TARGET, (jax.ShapeDtypeStruct((4, 3, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.uint8)))(
-        *a, **attributes("decode", "nvfp4", "public", 0, 2, 6, 2, "auto"))[0])
+        *a, **attributes("decode", "nvfp4", "public", 0, 2, 0, "auto"))[0])
     args = operands()
     for device, capability, sms in ((2, (9, 0), 132), (3, (8, 0), 108), (2, (9, 0), 132)):
         fake.device(device, capability, sms)
@@ -179,13 +183,18 @@ def test_preordered_scales_and_mxfp4(fake):
 
 
 def test_prefill_passes(fake):
+    """Of a staged variant; one without widened pages takes the whole list at once."""
     args = operands(num_indices=10)
-    call(args, path="prefill", pages_per_pass=4)
+    call(args, path="prefill", max_seqlen_q=1000, pages_per_pass=4)
     first, per_pass = (len(BUFFERS) + SCALARS.index(n) for n in ("first_page", "pages_per_pass"))
     assert [(l[0].split(".")[-1], l[3][first], l[3][per_pass]) for l in fake.launches()] == [(k, p, 4) for p in (0, 4, 8) for k in ("plan", "main")]
     fake.forget_launches()
-    call(operands(num_indices=0), path="prefill")
+    call(operands(num_indices=0), path="prefill", max_seqlen_q=1000)
     assert len(fake.launches()) == 2        # no page, but every slot is still to be written
+    fake.forget_launches()
+    call(args, path="prefill", pages_per_pass=4)
+    call(args, path="prefill", implementation="portable", max_seqlen_q=1000, pages_per_pass=4)
+    assert [(l[0].split(":")[-1], l[3][first], l[3][per_pass]) for l in fake.launches()] == [("prefill.few", 0, 10), ("prefill.direct", 0, 10)]
 
 
 @pytest.mark.parametrize("change", [dict(tokens=0), dict(k_tiles=0)])
@@ -216,9 +225,10 @@ def test_every_operand_is_checked(fake, index, how):
 def test_heads_results_and_scratch_are_checked(fake):
     assert "k: got 3 heads beside 4 of q, expected a divisor of q's heads" in error(operands(heads_q=4, heads_kv=3))
     assert "scores: got float32[4,3,5], expected float32[4,3,4]" in error(operands(), scores_shape=(4, 3, 5))
-    need = scratch_bytes("prefill", STATIC["fp4_format"], 2, 4, 2, 6)
-    assert f"scratch: got {need - 1} bytes, expected {need} bytes for 6 pages a pass" in error(operands(), path="prefill", scratch=need - 1)
-    assert "pages a pass" in error(operands(), path="prefill", pages_per_pass=2**31 - 1)
+    for staged, max_seqlen_q in ((6, 1000), (None, 2)):
+        need = scratch_bytes("nvfp4", 2, 4, 2, staged, 6)
+        assert f"scratch: got {need - 1} bytes, expected {need} bytes for 6 pages a pass" in error(operands(), path="prefill", max_seqlen_q=max_seqlen_q, scratch=need - 1)
+    assert "pages a pass" in error(operands(), path="prefill", max_seqlen_q=1000, pages_per_pass=2**31 - 1)
     assert "cu_seqlens_q: got int32[0]" in error([x[:0] if i == 5 else x for i, x in enumerate(operands())], scratch=16)
     assert fake.launches() == []
 

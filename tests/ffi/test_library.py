@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jax_fp4_indexer.configs.block_scores import pages_per_pass, scratch_bytes
+from jax_fp4_indexer.configs.block_scores import scratch_bytes
 from jax_fp4_indexer.primitives import runtime
 
 
@@ -48,10 +48,9 @@ def test_scratch_size_is_the_config_s(library):
     runtime._declare(library)
     rng = random.Random(0)
     for fmt in ["nvfp4", "mxfp4"] * 250:
-        seqs, tokens, heads, indices = rng.randint(0, 600), rng.choice([0, 1, 127, 128, 129, rng.randint(0, 10**6)]), rng.randint(1, 64), rng.randint(0, 10**6)
-        assert library.jfi_block_scores_scratch_bytes(1, int(fmt == "mxfp4"), seqs, tokens, heads, pages_per_pass(fmt, indices, heads)) \
-            == scratch_bytes("prefill", fmt, seqs, tokens, heads, indices)
-    assert library.jfi_block_scores_scratch_bytes(0, 1, 9, 9, 9, 0) == scratch_bytes("decode", "mxfp4", 9, 9, 9, 9)
+        seqs, tokens, heads, pages = rng.randint(0, 600), rng.choice([0, 1, 127, 128, 129, rng.randint(0, 10**6)]), rng.randint(1, 64), rng.randint(1, 10**6)
+        assert library.jfi_block_scores_scratch_bytes(1, int(fmt == "mxfp4"), seqs, tokens, heads, pages) == scratch_bytes(fmt, seqs, tokens, heads, pages, 0)
+        assert library.jfi_block_scores_scratch_bytes(0, int(fmt == "mxfp4"), seqs, tokens, heads, pages) == scratch_bytes(fmt, seqs, tokens, heads, None, pages)
     assert library.jfi_block_scores_scratch_bytes(1, 1, 1, 1, 2**31 - 1, 2**31 - 1) == -1
 
 

@@ -67,7 +67,7 @@ def decided(e, implementation):
         level[e.listed] = MAYBE
     if "prefill" in implementation and not e.tokens_rise:
         level[:] = FREE
-    if implementation == "prefill" and not e.pages_rise:
+    if implementation == "prefill_staged" and not e.pages_rise:
         level[e.visible] = FREE
     level[:, e.claims > 1] = FREE
     return level

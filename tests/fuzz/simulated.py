@@ -17,7 +17,12 @@ SHAPES = "decode_8_2,columns_32,columns_64,many_sequences,one_query_each,one_lon
 
 
 def implementation(variant):
-    return variant.path if variant.implementation == "native" else f"portable_{variant.path}"
+    """Its name in tests/support/calls.py. The native prefill of few query rows runs the decode kernels."""
+    if variant.implementation != "native":
+        return f"portable_{variant.path}"
+    if variant.path == "decode" or len(variant.launches) == 1:
+        return "decode"
+    return "prefill_staged" if variant.passes == "pages" else "prefill_direct"
 
 
 def run(variant, case, truth, schedule="eager"):

@@ -118,7 +118,7 @@ def test_pages_that_fall_leave_slots_of_decode_open_but_no_others():
     truth = expected.expect(pool, m)
     assert truth.tokens_rise and not truth.pages_rise
     out = truth.truth.scores.astype(np.float32)
-    for poisoned, name, right in (((0, 0, 0), "decode", True), ((0, 4, 0), "decode", False), ((0, 0, 0), "portable_prefill", False), ((0, 0, 0), "prefill", True)):
+    for poisoned, name, right in (((0, 0, 0), "decode", True), ((0, 4, 0), "decode", False), ((0, 0, 0), "portable_prefill", False), ((0, 0, 0), "prefill_staged", True), ((0, 0, 0), "prefill_direct", False)):
         bad = out.copy()
         bad[poisoned] = np.uint32(expected.POISON).view(np.float32)
         assert (expected.judge(bad, pool, truth, name)[0] == "") == right, (poisoned, name)

@@ -24,8 +24,8 @@ def run(implementations=harness.IMPLEMENTATIONS, fmt=None):
 
 
 def _static(name, fmt, max_q, max_k, ratio, causal=False, layout="public"):
-    limit = {"portable_decode": min(max_q, 8), "portable_prefill": max(max_q, 9)}.get(name, max_q)
-    return dict(max_seqlen_q=limit, max_seqlen_k=max_k, fp4_format=fmt, causal=causal, scale_layout=layout, implementation=None if name == "auto" else name.split("_")[0])
+    limit, implementation = harness.choice(name, max_q, ratio, fmt)
+    return dict(max_seqlen_q=limit, max_seqlen_k=max_k, fp4_format=fmt, causal=causal, scale_layout=layout, implementation=implementation)
 
 
 def _vector(*x):

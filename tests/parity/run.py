@@ -25,8 +25,8 @@ from support import cases  # noqa: E402
 
 def parse(argv):
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--impl", default="decode,prefill,portable_decode,portable_prefill",
-                   help="comma-separated: decode, prefill, portable_decode, portable_prefill, auto, reference")
+    p.add_argument("--impl", default="decode,prefill_direct,prefill_staged,portable_decode,portable_prefill",
+                   help="comma-separated: decode, prefill_direct, prefill_staged, portable_decode, portable_prefill, prefill (its form by size), auto, reference")
     p.add_argument("--layout", default="public,preordered_mma")
     p.add_argument("--format", choices=("nvfp4", "mxfp4"))
     p.add_argument("--filter", default="", help="part of a case name; several, separated by commas")

@@ -14,9 +14,10 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_fp4_indexer.configs.block_scores import scratch_bytes
+from jax_fp4_indexer.configs.block_scores import DEFAULT_SCRATCH_LIMIT
 from jax_fp4_indexer.primitives import block_scores as wire
 from jax_fp4_indexer.primitives import partition, runtime
+from jax_fp4_indexer.primitives.scratch import scratch_plan
 from jax_fp4_indexer.reference.block_scores import block_scores_core
 
 from support.meshes import collectives, mesh
@@ -27,7 +28,8 @@ cuda_p = Primitive("block_scores_as_on_cuda")
 cuda_p.def_abstract_eval(wire._type_of_result)
 mlir.register_lowering(cuda_p, wire._lower_cuda)
 
-STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=4, k_tiles=3, implementation="auto")
+STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=4, k_tiles=3, implementation="auto",
+              max_scratch_bytes=DEFAULT_SCRATCH_LIMIT)
 Q, K, HEADS = "q", "k", (None, "x")
 
 
@@ -54,8 +56,8 @@ def run(devices, specs, static, args, out=None):
     f = jax.jit(lambda *args: cuda_p.bind(*args, **static), **({} if out is None else {"out_shardings": NamedSharding(devices, out)}))
     placed = [jax.device_put(x, NamedSharding(devices, specs.get(name, P()))) for name, x in zip(wire.OPERANDS, args, strict=True)]
     compiled = f.lower(*placed).compile()
-    if static["path"] == "prefill":         # the scratch of the whole call is gone
-        assert f"u8[{scratch_bytes('prefill', static['fp4_format'], 2, args[0].shape[0], args[1].shape[1], args[4].shape[0])}]" not in compiled.as_text()
+    _, whole = scratch_plan(static["path"], static["fp4_format"], static["max_seqlen_q"], 2, *args[0].shape[:2], args[1].shape[1], args[4].shape[0])
+    assert f"u8[{whole}]" not in compiled.as_text()
     return compiled(*placed), collectives(compiled)
 
 
@@ -112,13 +114,18 @@ def test_the_part_does_not_depend_on_the_context_of_the_caller(calls, context):
     np.testing.assert_array_equal(got, block_scores_core(*args, k_tiles=3, fp4_format="nvfp4", scale_layout="public", mask=1))
 
 
-def test_attributes_and_scratch_are_those_of_the_part(calls):
+@pytest.mark.parametrize("max_seqlen_q, limit", [(4, DEFAULT_SCRATCH_LIMIT), (1000, DEFAULT_SCRATCH_LIMIT), (1000, 600_000)])
+def test_attributes_and_scratch_are_those_of_the_part(calls, max_seqlen_q, limit):
+    """A device may take as much scratch as the whole call was given, and works in passes of its own."""
     args = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6)
-    run(mesh(x=4), by_heads("public"), STATIC | dict(path="prefill"), args)
+    run(mesh(x=4), by_heads("public"), STATIC | dict(path="prefill", max_seqlen_q=max_seqlen_q, max_scratch_bytes=limit), args)
     (_, attributes, results), = calls
-    whole = wire.attributes("prefill", "nvfp4", "public", 1, 4, 6, 1, "auto")
+    whole_pages, given = scratch_plan("prefill", "nvfp4", max_seqlen_q, 2, 8, 8, 4, 6, limit)
+    pages, size = scratch_plan("prefill", "nvfp4", max_seqlen_q, 2, 8, 2, 1, 6, given)
+    assert max_seqlen_q == 4 or (whole_pages, pages) == (6 if limit == DEFAULT_SCRATCH_LIMIT else 4, 6)
+    whole = wire.attributes("prefill", "nvfp4", "public", 1, max_seqlen_q, pages, "auto")
     assert attributes == whole and {k: type(v) for k, v in attributes.items()} == {k: type(v) for k, v in whole.items()}
-    assert results == [(2, 3, 8), (scratch_bytes("prefill", "nvfp4", 2, 8, 1, 6),)]
+    assert results == [(2, 3, 8), (size,)]
 
 
 @pytest.mark.parametrize("name, specs", [("pages", {"k": P("x"), "k_scale": P("x")}), ("odd_tokens", by_tokens()), ("tokens_in_mma_order", {"q": P("x")})])

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jax_fp4_indexer
-from jax_fp4_indexer.configs.block_scores import pages_per_pass, scratch_bytes
+from jax_fp4_indexer.configs.block_scores import DEFAULT_SCRATCH_LIMIT, DIRECT_COLUMNS, pages_per_pass, scratch_bytes
 from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.primitives.block_scores import block_scores
 from jax_fp4_indexer.reference.block_scores import block_scores_core
@@ -151,7 +151,7 @@ def test_cuda_program_is_one_custom_call(path):
     assert names == ["jax_fp4_indexer.block_scores.v1"]
     assert f"mhlo.backend_config = {GOLDEN[path]}" in line
     scales = "tensor<4x4x8xui8>, tensor<3x2x128x8xui8>" if path == "decode" else "tensor<4x1x1x32x4x4xui8>, tensor<6x1x1x32x4x4xui8>"
-    size = 16 if path == "decode" else scratch_bytes("prefill", "mxfp4", 2, 4, 2, 6)
+    size = 16 if path == "decode" else scratch_bytes("mxfp4", 2, 4, 2, None, 6)
     assert line.endswith(f": (tensor<4x4x64xui8>, tensor<3x2x128x64xui8>, {scales}, tensor<6xi32>, tensor<3xi32>, tensor<3xi32>, tensor<3xi32>, tensor<2xi32>, tensor<4xf32>) "
                          f"-> (tensor<4x3x4xf32>, tensor<{size}xui8>)")
     assert "operand_layouts = [dense<[2, 1, 0]>" in line
@@ -162,13 +162,42 @@ def test_cuda_program_of_the_reference_has_no_custom_call(args):
     assert "custom_call" not in cuda_text(*args, implementation="reference")
 
 
-def test_pages_per_pass_follows_the_config():
-    """A page list too long for the scratch is worked in passes, and the scratch stays bounded."""
+def program_scratch(num_indices, **static):
+    """(pages of a pass, bytes of scratch) as the program says, for 4 tokens, 4 heads over 2, 2 sequences."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands()]
-    shapes[4] = jax.ShapeDtypeStruct((1_000_000,), jnp.int32)
-    text = cuda_text(*shapes, path="prefill")
-    assert f"pages_per_pass = {pages_per_pass('nvfp4', 1_000_000, 2)} : i64" in text
-    assert f"tensor<{scratch_bytes('prefill', 'nvfp4', 2, 4, 2, 1_000_000)}xui8>" in text and scratch_bytes("prefill", "nvfp4", 2, 4, 2, 1_000_000) < 300 * 2**20
+    shapes[4] = jax.ShapeDtypeStruct((num_indices,), jnp.int32)
+    _, (line,) = custom_calls(cuda_text(*shapes, path="prefill", **static))
+    return int(re.search(r"pages_per_pass = (\d+) ", line)[1]), int(re.search(r"tensor<(\d+)xui8>\)$", line)[1])
+
+
+@pytest.mark.parametrize("limit", [DEFAULT_SCRATCH_LIMIT, 40 * 2**20, 10**6, 1, 0])
+def test_scratch_is_bounded(limit):
+    """A page list too long for the scratch is worked in passes; one page a KV head has to fit."""
+    for num_indices in (0, 1, 100, 4096, 1_000_000):
+        pages, size = program_scratch(num_indices, max_seqlen_q=DIRECT_COLUMNS["nvfp4"], max_scratch_bytes=limit)
+        assert pages == pages_per_pass("nvfp4", 2, 4, 2, num_indices, limit) and size == scratch_bytes("nvfp4", 2, 4, 2, pages, num_indices)
+        assert 1 <= pages <= max(num_indices, 1)
+        more = scratch_bytes("nvfp4", 2, 4, 2, pages + 1, 0)
+        assert pages == max(num_indices, 1) or more > limit - 2**16                     # no page is left out that fits
+        # flags of the whole list, for kernels that take it in one pass, and one page of each of 2 KV heads
+        assert size <= max(limit, 2**13 + 8 * num_indices, 2**16 + 2**12)
+
+
+def test_default_scratch_never_passes_256_mib():
+    assert DEFAULT_SCRATCH_LIMIT == 256 * 2**20
+    rng = np.random.default_rng(0)
+    for fmt in ("nvfp4", "mxfp4") * 1000:
+        num_seqs, tokens, heads_kv = int(rng.integers(0, 5000)), int(2**rng.uniform(0, 20)), int(rng.integers(1, 33))
+        num_indices = int(2**rng.uniform(0, 24)) // heads_kv
+        pages = pages_per_pass(fmt, num_seqs, tokens, heads_kv, num_indices)
+        assert 1 <= pages <= max(num_indices, 1)
+        assert scratch_bytes(fmt, num_seqs, tokens, heads_kv, pages, num_indices) <= 256 * 2**20, (fmt, num_seqs, tokens, heads_kv, num_indices)
+
+
+def test_a_call_of_few_query_rows_has_no_widened_pages():
+    rows = DIRECT_COLUMNS["nvfp4"]                  # 2 query heads a KV head
+    few, many = program_scratch(1000, max_seqlen_q=rows // 2), program_scratch(1000, max_seqlen_q=rows // 2 + 1)
+    assert few[1] < 2**14 and many[1] > 1000 * 2 * 2**15
 
 
 @pytest.mark.parametrize("max_seqlen_q", [2, np.int32(2), np.int64(2)])
@@ -228,4 +257,5 @@ def test_export_for_cuda_with_unknown_sizes(path):
     names, lines = custom_calls(exported.mlir_module())     # besides ours, JAX's own checks of the sizes
     (line,) = (line for name, line in zip(names, lines) if name == runtime.BLOCK_SCORES)
     assert set(names) <= {runtime.BLOCK_SCORES, "shape_assertion"} and str(exported.out_avals[0].shape) == "(4, 3, t)"
-    assert f"pages_per_pass = {4096 if path == 'prefill' else 0} : i64" in line
+    pages = int(re.search(r"pages_per_pass = (\d+) ", line)[1])
+    assert pages == (0 if path == "decode" else pages_per_pass("nvfp4", 2**12, 2**21, 2, 2**31 - 1)) and (path == "decode" or 3500 < pages < 4096)       # of 64 KB

@@ -78,22 +78,22 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
                 max_insts=MAX_INSTS):
     """All launches of `variant` (kernels: its compiled kernels in order) over `inp` (support.inputs.Inputs). Returns an Outcome.
 
-    passes_of   pages of a pass of a prefill; default: all in one
+    passes_of   pages of a pass, where the variant works in passes; default: all in one
 
     Results start as poison, scratch as random bytes that count as undefined. SimError and Deadlock pass through.
     """
     args = arguments(inp, variant.scale_layout)
     B, Tq, N, Hkv = args["num_seqs"], args["tokens"], args["num_indices"], args["heads_kv"]
-    limit = (passes_of or max(N, 1)) * Hkv * config.page_bytes(variant.format)
-    pages = config.pages_per_pass(variant.format, N, Hkv, limit) if variant.path == "prefill" else 0
+    whole = max(N, 1)
+    pages = 0 if variant.path == "decode" else (passes_of or whole) if variant.passes == "pages" else whole
+    size = config.scratch_bytes(variant.format, B, Tq, Hkv, pages, 0) if variant.passes == "pages" else config.scratch_bytes(variant.format, B, Tq, Hkv, None, pages) if pages else 16
     scores = np.full((args["heads_q"], args["k_tiles"], Tq), POISON, np.uint32).view(np.float32)
-    args |= dict(scores=scores, pages_per_pass=pages,
-                 scratch=np.random.default_rng(seed).integers(0, 256, config.scratch_bytes(variant.path, variant.format, B, Tq, Hkv, N, limit), dtype=np.uint8))
+    args |= dict(scores=scores, pages_per_pass=pages, scratch=np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8))
     memory, align = Memory(), kernels[0].alignments
     address = {name: memory.add(name, x, align[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
                for name, x in args.items() if isinstance(x, np.ndarray)}
     outcome = Outcome(scores, [], [])
-    for first_page in range(0, max(N, 1), max(pages, 1)) if variant.passes == "pages" else [0]:
+    for first_page in range(0, whole, max(pages, 1)) if variant.passes == "pages" else [0]:
         for kernel in kernels:
             params = [_bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])

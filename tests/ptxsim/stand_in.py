@@ -47,16 +47,14 @@ class Device:
         self.format, self.layout, self.memory, self.address = fmt, layout, Memory(), None
         self.launched, self.problems = [], []
 
-    def _place(self, given, alignments):
+    def _place(self, given, alignments, staged):
         """Put the caller's buffers where the simulator has them. The host's own addresses are better aligned than what is promised."""
         n = {k: given[k] for k in ("tokens", "heads_q", "heads_kv", "num_pages", "num_indices", "num_seqs", "k_tiles")}
         q, k = (n["tokens"], n["heads_q"], 64), (n["num_pages"], n["heads_kv"], 128, 64)
         types = primitive.operand_types(q, k, n["num_indices"], n["num_seqs"], self.format, self.layout)
         types["scores"] = ("float32", (n["heads_q"], n["k_tiles"], n["tokens"]))
-        if given["pages_per_pass"]:
-            types["scratch"] = ("uint8", (Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"]).size(self.format),))
-        else:
-            types["scratch"] = ("uint8", (16,))
+        layout = Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"])
+        types["scratch"] = ("uint8", (16 if not given["pages_per_pass"] else layout.size(self.format) if staged else layout.wide,))
         self.address = {}
         for name, (dtype, shape) in types.items():
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -85,7 +83,7 @@ class Device:
                     given[what] = int.from_bytes(value, "little", signed=kind != "buffer")
             self.launched.append(symbol.decode())
             if self.address is None:
-                self._place(given, kernel.alignments)
+                self._place(given, kernel.alignments, ".prepare." in kernel.name)
             raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
             result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)

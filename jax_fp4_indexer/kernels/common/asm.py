@@ -323,6 +323,15 @@ def stg_v4(addr, values):
     asm("st.global.v4.b32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "l,r,r,r,r")
 
 
+def red_max(addr, value):
+    """Word at a global address = the larger of it and `value` (signed)."""
+    asm("red.global.max.s32 [$0], $1;", [], [addr, value], "l,r")
+
+
+def red_or(addr, value):
+    asm("red.global.or.b32 [$0], $1;", [], [addr, value], "l,r")
+
+
 def sts64(addr, offset, value):
     asm(f"st.shared.b64 [$0+{offset}], $1;", [], [addr, value], "r,l")
 

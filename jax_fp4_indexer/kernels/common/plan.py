@@ -80,10 +80,18 @@ def find(starts, count, value):
     return find_all(starts, count, [value])[0]
 
 
-def tile_log2(args, q_len, rows_log2):
-    """log2 of the tile width TW of a sequence."""
+@cute.jit
+def tile_log2(args, q_len: Int32, rows_log2: cutlass.Constexpr):
+    """log2 of the tile width TW of a sequence: of the widths up to the one that holds all its queries (where R = 1; else half the rows of an item at most) the one
+    with the fewest items, tiles * head groups; of those the widest: items of the same pages then follow one another, and find them in L2."""
     cap = rows_log2 - cutlass.min(args.heads_q // args.heads_kv - 1, 1)
-    return clamp(32 - clz(q_len - 1), MIN_TILE_LOG2, cap)
+    cap = clamp(32 - clz(q_len - 1), MIN_TILE_LOG2, cap)
+    best, least = Int32(MIN_TILE_LOG2), Int32(NO_LIMIT)
+    for log2 in cutlass.range_constexpr(MIN_TILE_LOG2, rows_log2 + 1):
+        items = ((q_len + ((1 << log2) - 1)) >> log2) * head_groups(args, log2, rows_log2)
+        if (items <= least) & (log2 <= cap):
+            best, least = Int32(log2), items
+    return best
 
 
 def tile_pages(tile, log2, offset, n):
@@ -95,7 +103,8 @@ def tile_pages(tile, log2, offset, n):
 def head_groups(args, log2, rows_log2):
     """Items that the query heads of one KV head need: ceil(R / HB)."""
     ratio = args.heads_q // args.heads_kv
-    return (ratio + (Int32(1) << (rows_log2 - log2)) - 1) >> (rows_log2 - log2)
+    shift = rows_log2 - log2
+    return (ratio + (Int32(1) << Int32(shift)) - 1) >> Int32(shift)
 
 
 # ---------------------------------------------------------------- the table

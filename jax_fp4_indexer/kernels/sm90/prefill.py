@@ -54,6 +54,7 @@ class Form:
     tiles: int
     registers: tuple
     batch: int
+    producer_warps: int = 4
 
     def __post_init__(self):
         size = 1 if self.int8 else 2
@@ -71,22 +72,26 @@ class Form:
         for name, value in place.items():
             object.__setattr__(self, name, value)
         # What a CTA starts with is all it gets: setmaxnreg waits for ever for more. Registers come in eights a thread.
-        threads = 128 + 32 * self.consumer_warps
-        if 128 * self.registers[0] + (threads - 128) * self.registers[1] > REGISTERS_PER_SM // threads // 8 * 8 * threads:
+        threads = 32 * (self.producer_warps + self.consumer_warps)
+        if 32 * (self.producer_warps * self.registers[0] + self.consumer_warps * self.registers[1]) > REGISTERS_PER_SM // threads // 8 * 8 * threads:
             raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
 FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6),
-         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4)}
+         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4),
+         "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8)}
 
 
 class Prefill(BlockScoresKernel):
-    """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only)."""
+    """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only). prefill_direct.py has the form without a K pre-pass,
+    with another role for the producers."""
+    k_arrivals, q_arrivals = 1, queries.WIDENERS        # a phase of k_full and q_full
+    skips_empty = False             # a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
 
     def __init__(self, fmt, scale_layout, form="bf16"):
         self.fmt, self.scale_layout, self.form = fmt, scale_layout, FORMS[form]
-        self.name = f"block_scores.prefill{'_int8' if form == 'int8' else ''}.{fmt}.{scale_layout}"
-        self.block = (128 + 32 * self.form.consumer_warps, 1, 1)
+        self.name = f"block_scores.prefill{'' if form == 'bf16' else f'_{form}'}.{fmt}.{scale_layout}"
+        self.block = (32 * (self.form.producer_warps + self.form.consumer_warps), 1, 1)
         self.dynamic_shared_bytes = self.form.shared_bytes
         self.two_forms = fmt == "mxfp4"
         self.which = forms.INT8 if form == "int8" else forms.BF16
@@ -105,22 +110,26 @@ class Prefill(BlockScoresKernel):
         memory = cute.make_ptr(cutlass.Uint8, smem, cute.AddressSpace.smem, assumed_align=1024)
         if (warp == 0) & (lane == 0):
             for s in cutlass.range_constexpr(f.stages):
-                mbarrier_init(smem + (f.k_full + 8 * s), 1)
+                mbarrier_init(smem + (f.k_full + 8 * s), self.k_arrivals)
                 mbarrier_init(smem + (f.k_empty + 8 * s), f.consumer_warps)
             for s in cutlass.range_constexpr(f.slots):
-                mbarrier_init(smem + (f.q_full + 8 * s), queries.WIDENERS)
+                mbarrier_init(smem + (f.q_full + 8 * s), self.q_arrivals)
                 mbarrier_init(smem + (f.q_empty + 8 * s), f.consumer_warps)
             fence_mbarrier_init()
         cute.arch.sync_threads()
-        if warp < 4:
+        if warp < f.producer_warps:
             cute.arch.setmaxregister_decrease(f.registers[0])
-            if warp == 0:
-                self.load(args, layout, smem, cta, ctas)
-            else:
-                self.widen(args, layout, smem, cta, ctas, warp - 1, lane)
+            self.produce(args, layout, smem, cta, ctas, warp, lane)
         else:
             cute.arch.setmaxregister_increase(f.registers[1])
-            self.score(args, memory, smem, cta, ctas, warp - 4, lane)
+            self.score(args, memory, smem, cta, ctas, warp - f.producer_warps, lane)
+
+    @cute.jit
+    def produce(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
+        if warp == 0:
+            self.load(args, layout, smem, cta, ctas)
+        else:
+            self.widen(args, layout, smem, cta, ctas, warp - 1, lane)
 
     # ---------------------------------------------------------------- key pages
     @cute.jit
@@ -237,14 +246,14 @@ class Prefill(BlockScoresKernel):
         else:
             my_row = row + ((lane & 2) // 2) * 8
         stage, k_parity, slot, q_parity = Int32(0), Int32(0), Int32(0), Int32(0)
-        left, place, full, mine, exists = Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
+        left, place, full, rows, mine, exists = Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
         limits = [Int32(0)] * (2 * f.tiles)
         addr, scale, factor = Int64(0), Float32(0.0), Float32(0.0)
         _, steps = self.walk.share(args, cta, ctas)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:
                 mbarrier_wait(smem + f.q_full + slot * 8, q_parity)
-                left, place, full, limits, mine, exists, addr, scale = self.open_item(args, smem + f.items + slot * 64, group, row, my_row, lane)
+                left, place, full, rows, limits, mine, exists, addr, scale = self.open_item(args, smem + f.items + slot * 64, group, row, my_row, lane)
                 if const_expr(f.int8):
                     factor = bits_f32(lds32(smem + f.factors + slot * (queries.ROWS * 4) + my_row * 4))
             mbarrier_wait(smem + f.k_full + stage * 8, k_parity)
@@ -252,11 +261,13 @@ class Prefill(BlockScoresKernel):
             page = cute.arch.make_warp_uniform(page) - place
             tile = slot * TILES + group * f.tiles
             k_empty = smem + f.k_empty + stage * 8
-            maxima = [kind(0)] * (2 * f.tiles)
-            if page < full:
-                maxima = step(f.int8, accs, a, b, tile, stage, k_empty, limits, False)
+            maxima = [kind(0) for _ in range(2 * f.tiles)]
+            if const_expr(not self.skips_empty):
+                maxima = self.products(accs, a, b, tile, stage, k_empty, limits, page, full)
+            elif rows != 0:
+                maxima = self.products(accs, a, b, tile, stage, k_empty, limits, page, full)
             else:
-                maxima = step(f.int8, accs, a, b, tile, stage, k_empty, [x - page * PAGE for x in limits], True)
+                arrive_once(k_empty)
             left = left - 1
             if left == 0:
                 arrive_once(smem + f.q_empty + slot * 8)
@@ -281,9 +292,18 @@ class Prefill(BlockScoresKernel):
                 k_parity = k_parity ^ 1
 
     @cute.jit
+    def products(self, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, page: Int32, full: Int32):
+        maxima = [(Int32 if self.form.int8 else Float32)(0) for _ in range(2 * self.form.tiles)]
+        if page < full:
+            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, limits, False)
+        else:
+            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [x - page * PAGE for x in limits], True)
+        return maxima
+
+    @cute.jit
     def open_item(self, args, desc: Int32, group: Int32, row: Int32, my_row: Int32, lane: Int32):
-        """Read an item's description. Returns pages; place in the pass of the sequence's page 0; the first page that is not full for the warpgroup; limits of
-        the thread's rows, less its first column; last key and existence of the row it stores; address (of page 0) and head_scale of that row."""
+        """Read an item's description. Returns pages; place in the pass of the sequence's page 0; the first page that is not full for the warpgroup; whether it
+        has a row; limits of the thread's rows, less its first column; last key and existence of the row it stores; address (of page 0) and head_scale of that row."""
         place, pages, key, k_len = lds128(desc)
         token, token_end, head, head_end = lds128(desc, 16)
         log2, _, _, _ = lds128(desc, 32)
@@ -297,6 +317,7 @@ class Prefill(BlockScoresKernel):
 
         tiles = self.form.tiles
         full = (last(group * (tiles * TILE_ROWS)) + 1) >> 7
+        rows = cute.arch.make_warp_uniform(Int32(head + ((group * (tiles * TILE_ROWS)) >> log2) < head_end))
         limits = [last(row + t * TILE_ROWS + r) - (lane % 4) * 2 for t in range(tiles) for r in (0, 8)]
         mine = last(my_row)
         my_head, my_token = head + (my_row >> log2), token + (my_row & mask)
@@ -309,4 +330,4 @@ class Prefill(BlockScoresKernel):
             exists = Int32(1)
             scale = ldg_f32(args.head_scale.toint() + Int64(my_head) * 4)
             addr = args.scores.toint() + (Int64(my_head) * Int64(args.k_tiles) * Int64(args.tokens) + Int64(my_token)) * 4
-        return pages, place, full, limits, mine, exists, addr, scale
+        return pages, place, full, rows, limits, mine, exists, addr, scale

@@ -45,13 +45,13 @@ def describe(desc: Int32, item, place: Int32, pages: Int32):
 
 @cute.jit
 def widen_item(args, item, slot: Int32, factors: Int32, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, int8: cutlass.Constexpr,
-               batch: cutlass.Constexpr):
-    """This warp's (0 .. WIDENERS - 1) part of the rows of an item; slot, factors: shared addresses; batch: blocks of 8 rows whose loads are in flight."""
+               batch: cutlass.Constexpr, warps: cutlass.Constexpr = WIDENERS):
+    """This warp's (0 .. warps - 1) part of the rows of an item; slot, factors: shared addresses; batch: blocks of 8 rows whose loads are in flight."""
     part, row8 = lane % 4, lane // 4
     base = slot + row8 * 128 + (part // 2) * (0 if int8 else 8192)
-    for first in cutlass.range(warp, ROWS // 8, WIDENERS * batch, unroll=1):
+    for first in cutlass.range(warp, ROWS // 8, warps * batch, unroll=1):
         words, scales = [], []
-        blocks = [first + WIDENERS * i for i in range(batch)]
+        blocks = [first + warps * i for i in range(batch)]
         for i in cutlass.range_constexpr(batch):
             # past the end the warp does its first block again
             blocks[i] = blocks[i] if blocks[i] < ROWS // 8 else first

@@ -35,11 +35,12 @@ FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four word
 
 
 class Prepare(BlockScoresKernel):
-    """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma"."""
+    """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma". widen=False: the plan alone, for the main launch that widens pages itself
+    (prefill_direct.py); page_flags and the header's flag are then cleared here and set by that launch."""
 
-    def __init__(self, fmt, scale_layout):
-        self.fmt, self.scale_layout = fmt, scale_layout
-        self.name = f"block_scores.prepare.{fmt}.{scale_layout}"
+    def __init__(self, fmt, scale_layout, widen=True):
+        self.fmt, self.scale_layout, self.widen = fmt, scale_layout, widen
+        self.name = f"block_scores.{'prepare' if widen else 'plan'}.{fmt}.{scale_layout}"
         self.block = (THREADS, 1, 1)
         self.grid = {"per_sm": 2}
         self.dynamic_shared_bytes = plan.plan_shared_bytes(THREADS) + FLAG_BYTES
@@ -55,7 +56,9 @@ class Prepare(BlockScoresKernel):
         smem = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
         if cta == 0:
             plan.write_table(args, layout, tid, smem, ROWS_LOG2, THREADS)
-        if (cta > 0) | (ctas == 1):
+        if const_expr(not self.widen):
+            self.clear_flags(args, layout, Int64(cta * THREADS + tid), Int64(ctas * THREADS))
+        elif (cta > 0) | (ctas == 1):
             workers = cutlass.max(ctas - 1, 1)
             self.pages(args, layout, cta - cutlass.min(ctas - 1, 1), workers, tid, warp, smem + plan.plan_shared_bytes(THREADS))
         if args.first_page == 0:            # tokens are the same in every pass
@@ -163,6 +166,16 @@ class Prepare(BlockScoresKernel):
         nan = Int32(NAN_PAIR)
         for i in cutlass.range(WIDE_PAGE_BYTES // (THREADS * 16), unroll=1):
             stg_v4(dst + Int64(i * THREADS + tid) * 16, [nan, nan, nan, nan])
+
+    @cute.jit
+    def clear_flags(self, args, layout, thread: Int64, threads: Int64):
+        """page_flags and the header's flag word = 0."""
+        if thread == 0:
+            stg32(args.scratch.toint() + 8, Int32(0))
+        i = thread
+        while i < Int64(args.pages_per_pass) * Int64(args.heads_kv):
+            stg32(args.scratch.toint() + layout.page_flags + i * 4, Int32(0))
+            i = i + threads
 
     # ---------------------------------------------------------------- query exponents
     @cute.jit
