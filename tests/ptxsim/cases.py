@@ -77,6 +77,8 @@ def _machinery(fmt):
         ("passes_exact", "four pages a pass, two tiles of queries", b([130, 40], [300, 900], 4, seed=207, kind="exact"), dict(passes_of=4, paths=("prefill",), exact=True)),
         ("passes_of_one", "a pass a page", b([20, 9], [500, 300], 2, seed=208), dict(passes_of=1, paths=("prefill",))),
         ("deep_prefill", "13 and 22 pages under several tiles", b([130, 60], [1700, 2800], 4, 2, seed=209), dict(paths=("prefill",))),
+        ("many_tiles", "more than 256 pairs of tiles of 32 tokens: the plan's loop over pairs goes around", b([129] * 130, [1 + i % 40 for i in range(130)], 1, seed=219, causal=False),
+         dict(paths=("prefill",))),
         ("prefill_ratio_17", "17 heads a KV head: padded groups", b([40], [900], 17, seed=210), dict(paths=("prefill",))),
     ]
     if fmt == "mxfp4":

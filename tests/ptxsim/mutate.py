@@ -13,7 +13,7 @@ import numpy as np
 from . import cases, kernels, runs
 from .decode.operands import OPS
 
-CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries"
+CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries,sim_many_tiles"
 SCHEDULES = ("eager", "lazy", "random:1")
 
 DROPPED = ["MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BAR", "BARWARP", "CL_ARRIVE", "CL_WAIT", "FENCE_ASYNC", "FENCE_MB", "CPASYNC", "CPCOMMIT", "CPWAIT", "CPMBAR",
