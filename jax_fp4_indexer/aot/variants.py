@@ -73,8 +73,12 @@ def sm90(module, name, format, scale_layout, expect=(), **config):
 
 
 def sm90_decode(format, scale_layout, columns):
-    config = (("format", format), ("scale_layout", scale_layout), ("columns", columns))
-    return Kernel("jax_fp4_indexer.kernels.sm90.decode:DecodeKernel", "sm_90a", config, "DecodeConfig.choose", expect=(("HGMMA", 16),))
+    config = (("format", format), ("scale_layout", scale_layout))
+    if columns == 16:
+        return Kernel("jax_fp4_indexer.kernels.sm90.decode:DecodeKernel", "sm_90a", config, "DecodeConfig",
+                      expect=(("HMMA", 32), *([("IMMA", 16)] if format == "mxfp4" else [])))
+    return Kernel("jax_fp4_indexer.kernels.sm90.decode_wide:WideDecodeKernel", "sm_90a", (*config, ("columns", columns)), "WideDecodeConfig.choose",
+                  expect=(("HGMMA", 16),))
 
 
 def by_columns(make, widths):

@@ -63,6 +63,11 @@ def imad(a, factor, c):
     return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
 
 
+def udiv(a, b):
+    """a / b, both unsigned: no correction for signs, half the instructions."""
+    return asm("div.u32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
 def mad_wide(a, factor, c):
     """a * factor + c in 64 bits; a and factor are unsigned 32-bit, c is an Int64."""
     return asm("mad.wide.u32 $0, $1, $2, $3;", [Int64], [a, factor, c], "=l,r,r,l")
@@ -178,6 +183,11 @@ def ldg32(addr, offset=0):
     return asm(f"ld.global.nc.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
 
 
+def ldg32_if(flag, addr):
+    """0 where flag is 0; predicated, so that the warp stays together."""
+    return asm("{ .reg .pred p; mov.b32 $0, 0; setp.ne.b32 p, $1, 0; @p ld.global.nc.b32 $0, [$2]; }", [Int32], [flag, addr], "=&r,r,l", pure=False)
+
+
 def ldg_u16(addr, offset=0):
     return asm(f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
 
@@ -188,6 +198,11 @@ def ldg_u8(addr, offset=0):
 
 def stg_f32(addr, value):
     asm("st.global.f32 [$0], $1;", [], [addr, value], "l,f")
+
+
+def stg_f32_if(flag, addr, value):
+    """Where flag is not 0; predicated, so that the warp stays together."""
+    asm("{ .reg .pred p; setp.ne.b32 p, $0, 0; @p st.global.f32 [$1], $2; }", [], [flag, addr, value], "r,l,f")
 
 
 # ---- shared memory (addresses are Int32)
@@ -225,6 +240,11 @@ def sts128_f32(addr, values):
 
 def sts_f32(addr, offset, value):
     asm(f"st.shared.f32 [$0+{offset}], $1;", [], [addr, value], "r,f")
+
+
+def sts_f32_if(flag, addr, value):
+    """Where flag is not 0; predicated, so that the warp stays together."""
+    asm("{ .reg .pred p; setp.ne.b32 p, $0, 0; @p st.shared.f32 [$1], $2; }", [], [flag, addr, value], "r,r,f")
 
 
 # ---- barriers and bulk copies
@@ -266,6 +286,17 @@ def bar_sync(index, threads):
 
 def bar_arrive(index, threads):
     asm(f"bar.arrive $0, {threads};", [], [index], "r")
+
+
+# ---- programmatic dependent launch
+def let_next_kernel_start():
+    """Once all CTAs have said so, the next kernel of the stream may start (and wait there) on the SMs that are free."""
+    asm("griddepcontrol.launch_dependents;", [], [], "")
+
+
+def wait_for_kernels_before():
+    """Until the kernels before this one in the stream are done and their writes are visible. Global memory may be touched only after it."""
+    asm("griddepcontrol.wait;", [], [], "")
 
 
 # ---- matrix instructions
@@ -355,8 +386,8 @@ def outside(x, low, span):
     return asm("{ .reg .pred p; .reg .b32 d; sub.s32 d, $1, $2; setp.gt.u32 p, d, $3; selp.b32 $0, 1, 0, p; }", [Int32], [x, low, span], "=r,r,r,r")
 
 
-def sts_v4(addr, values):
-    asm("st.shared.v4.b32 [$0], {$1,$2,$3,$4};", [], [addr, *values], "r,r,r,r,r")
+def sts_v4(addr, values, offset=0):
+    asm(f"st.shared.v4.b32 [$0+{offset}], {{$1,$2,$3,$4}};", [], [addr, *values], "r,r,r,r,r")
 
 
 def bulk_load_shared_often(dst, src, nbytes, bar):
@@ -377,9 +408,50 @@ def ld32(addr, offset=0):
     return asm(f"ld.global.b32 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
 
 
+def _load_if(kind, registers, flag, addr):
+    names = ",".join(f"${i}" for i in range(registers))
+    zero = " ".join(f"mov.b32 ${i}, 0;" for i in range(registers))
+    value = f"{{{names}}}" if registers > 1 else names
+    out = asm("{ .reg .pred p; " + zero + f" setp.ne.b32 p, ${registers}, 0; @p ld.global.{kind} {value}, [${registers + 1}]; }}", [Int32] * registers,
+              [flag, addr], ",".join(["=&r"] * registers) + ",r,l", pure=False)
+    return list(out) if registers > 1 else out
+
+
+def ld_v4_if(flag, addr):
+    """These three: 0 where flag is 0; predicated, so that the warp stays together."""
+    return _load_if("v4.b32", 4, flag, addr)
+
+
+def ld_u16_if(flag, addr):
+    return _load_if("u16", 1, flag, addr)
+
+
+def ld_u8_if(flag, addr):
+    return _load_if("u8", 1, flag, addr)
+
+
 def ld_u16(addr, offset=0):
     return asm(f"{{ .reg .u16 h; ld.global.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
 
 
 def ld_u8(addr, offset=0):
     return asm(f"ld.global.u8 $0, [$1+{offset}];", [Int32], [addr], "=r,l", pure=False)
+
+
+# ---- 8-bit integers
+def xor(a, mask):
+    return asm(f"xor.b32 $0, $1, {mask:#x};", [Int32], [a], "=r,r")
+
+
+def max_s32(a, b):
+    return asm("max.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
+
+
+def s32_to_f32(a):
+    return asm("cvt.rn.f32.s32 $0, $1;", [Float32], [a], "=f,r")
+
+
+def mma_m16n8k32_s8(a, b0, b1, c):
+    """c (4 s32) + a (16x32 s8, 4 registers) * b (32x8 s8, 2 registers)."""
+    return list(asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};",
+                    [Int32] * 4, [*a, b0, b1, *c], "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r"))

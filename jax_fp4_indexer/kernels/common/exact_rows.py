@@ -53,7 +53,7 @@ def nvfp4_piece(lo, hi, scales, b):
     return multiply(key_operands(lo, hi, scales), b)
 
 
-def _times_pow2(x, k_byte, q_byte):
+def times_pow2(x, k_byte, q_byte):
     """x * 2^(q + k - 254), NaN where either byte is 255. |x| < 2^11 and a multiple of 1/4: below -252 nothing is left of it."""
     e = cutlass.max(k_byte + q_byte - 254, Int32(-252))
     half = e >> 1
@@ -72,7 +72,7 @@ def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane, chains: cutlass.Constexpr[i
         dot = multiply(key_operands([r & mine for r in lo], [r & mine for r in hi]), b, chains)
         k = [shfl_idx(k_lo, lane - t + x), shfl_idx(k_hi, lane - t + x)]
         q = [shfl_idx(q_byte, 8 * t + x), shfl_idx(q_byte, 8 * t + 4 + x)]
-        total = [total[i] + _times_pow2(fmul(dot[i], Float32(16384.0)), k[i // 2], q[i % 2]) for i in range(4)]
+        total = [total[i] + times_pow2(fmul(dot[i], Float32(16384.0)), k[i // 2], q[i % 2]) for i in range(4)]
     return total
 
 

@@ -1,70 +1,80 @@
-"""Block scores, packed-query decode, sm_90a:
+"""Block scores, packed-query decode, sm_90a, up to 16 packed rows (decode_wide.py: more):
 
     scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
 
 Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
-reduced between them. A warpgroup walks its units in order:
+reduced between them. A warpgroup walks its units in order; its warps are coupled by one named barrier a page and nothing else:
 
 | who | does |
 |---|---|
-| warp w, page ordinal o with o % 4 == w | waits for the four warps' maxima, reduces and stores the page's scores, refills its ring stage (a lane a page: `Ring`) |
-| every warp | a slice of 32 keys: codes -> f16 operands in registers -> wgmma m64 n(columns) k16 against the staged columns -> maxima to shared memory |
-| every warp, on a page whose slice is not fully visible or not regular | the same maxima again in the general form, for the columns concerned |
-| all threads of the grid, while the first pages are on their way | -inf of blocks past a sequence and of padding tokens |
+| every warp | a slice of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> maxima to shared memory |
+| warp w, page ordinal o with o % 4 == w, after its slice of page o + 1 | reduces the four warps' maxima of page o, refills its ring stage (a lane a page: `Ring`), stores the scores |
+| every warp, on a slice that some row does not see whole, or that is not regular | the same maxima again in the general form, for the rows concerned |
+| all threads of the grid, if there is anything | -inf of blocks past a sequence and of padding tokens |
 
-Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The second m64 tile of a page runs in the
-tensor core under the decode of the next page's first. Named barriers (four a warpgroup) replace empty-stage mbarriers: a page's stage is free once
-its four warps have arrived, and no warp gets four pages ahead, because each of them waits once in four pages.
+Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); four pages a warpgroup are under way. A page's stage is free once its four warps have
+arrived, and no warp gets four pages ahead, because each of them waits once in four pages. That wait comes a page late, when the others have long
+arrived: without the delay a page's reduction stands between the reducing warp and its next page, whose reduction waits for that warp, and so on in turn.
 
-A score is a function of its own query row and its block alone: a column takes the general form on a slice if it does not see all 32 keys, or if a scale of
-its own or of these keys asks for it, whatever the other columns are. Columns beyond `columns` (R * q_len large) are worked in further tiles,
-page by page, the page staying in its stage.
+mma.sync and not wgmma: with A from registers and 16 columns a wgmma keeps a scheduler from issuing anything else for 13 clocks, two mma.sync of the same
+work for 12, and warps of their own need no agreement: each takes the form that its keys allow, without asking the others.
 
-The way of the one warp that reduces a page is what the other three wait for at the next matrix instruction, so it is kept short: what it needs is read
-before the barrier, a page's address is known long before its turn, and the refill comes behind the next matrix instructions. Between the matrix
-instructions of a tile lies nothing that waits: neither a scale on its way nor a descriptor to compute. docs/tuning.md has what was tried.
+A score is a function of its own query row and its block alone: a row takes the general form on a slice if it does not see all 32 keys, or if a scale of its
+own or of these keys asks for it, whatever the other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are
+worked in further tiles, page by page, the page staying in its stage.
 
-| columns | warpgroups | registers (nvfp4, mxfp4) | shared memory | measured on H200, B 128, q_len 4, Hq/Hkv 4/1, 32k keys |
-|---|---|---|---|---|
-| 16 | 4 | 120, 128 | 205 KB, 201 KB | nvfp4 89.9 us, mxfp4 95.6 us (8k: 30.8, 31.8; 64k: 166.8, 177.2) |
-| 32 | 3 | 159, 152 | 194 KB | for R * q_len above 16: 123 us with the same 16 rows (an earlier build) |
-| 64 | 2 | 196, 201 | 183 KB, 187 KB | above 32: 187 us with the same 16 rows (an earlier build) |
+The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
+page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Float32, Int32, const_expr
 
-from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
-                          mbarrier_init, mbarrier_wait, opaque, pack64, select_f32, shfl_idx, shfl_xor_f32, sts128_f32, stg_f32)
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128_f32, let_next_kernel_start, mad_wide,
+                          mbarrier_init, mbarrier_wait, opaque, select_f32, shfl_idx, shfl_xor_f32, shr, stg_f32_if, sts_f32_if, udiv, wait_for_kernels_before)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.fixed import Fixed
 from ..common.kernel import BlockScoresKernel
-from ..common.sequences import table_from
-from . import wgmma
-from .decode_columns import Columns
-from .decode_config import STAGES, DecodeConfig
-from .decode_pages import SLICE_END, Ring, Slice
+from . import decode_int8
+from .decode_config import ROWS, STAGES, WARPS, WIDE_BYTES, DecodeConfig
+from .decode_pages import Ring, Slice
+from .decode_queries import Queries
+from .decode_runs import runs_from
 
 
 class Warp(Fixed):
     """A warp's place."""
 
-    def __init__(self, config, shared, lane, index, tokens):
-        self.c, self.shared, self.lane, self.index, self.tokens = config, shared, lane, index, tokens
-        self.g, self.t = lane // 4, lane % 4
-        self.group, self.warp = index // 4, index % 4
+    def __init__(self, config, shared, lane, index):
+        self.c, self.shared, self.lane, self.index = config, shared, lane, index
+        self.g, self.t = shr(lane, 2), lane & 3
+        self.group, self.warp = shr(index, 2), index & 3
         self.base = shared + self.group * config.warpgroup_bytes
+        self.tables = shared + config.tables
         self.barrier = self.group * STAGES
+
+    def maxima(self, stage):
+        """Shared address of the four warps' maxima of this lane's own row."""
+        return self.base + self.c.maxima + stage * (ROWS * WARPS * 4) + (self.g + 8 * (self.t & 1)) * (WARPS * 4)
+
+    def wide(self, run):
+        """Shared address of this lane's 16 bytes of the first step of a run's queries in f16; steps are 512 bytes apart. For code off the main loop."""
+        return self.shared + (opaque(self.index) >> 2) * self.c.warpgroup_bytes + self.c.wide + (run & 1) * WIDE_BYTES + opaque(self.lane) * 16
+
+    def raw(self):
+        """Shared address of this lane's word of the raw queries; words are 128 bytes apart. For code off the main loop."""
+        return self.shared + self.c.raw + opaque(self.index) * self.c.raw_bytes + opaque(self.lane) * 4
 
     def aside(self):
         """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
-        return Warp(self.c, self.shared, opaque(self.lane), opaque(self.index), self.tokens)
+        return Warp(self.c, self.shared, opaque(self.lane), opaque(self.index))
 
 
 class DecodeKernel(BlockScoresKernel):
     cluster = (1, 1, 1)
     grid = {"per_sm": 1}
+    starts_early = True
 
     def __init__(self, config: DecodeConfig):
         reason = config.fits()
@@ -83,164 +93,129 @@ class DecodeKernel(BlockScoresKernel):
         ctas, _, _ = cute.arch.grid_dim()
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
         # Through shuffles: ptxas would rather read special registers again than keep the values, 20 clocks each time
-        w = Warp(c, shfl_idx(shared, Int32(0)), shfl_idx(thread % 32, thread % 32), shfl_idx(thread // 32, Int32(0)), args.tokens)
-        seqs = table_from(args, shared + c.warpgroups * c.warpgroup_bytes)
-        ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
-        seqs.load(thread, c.threads)
+        w = Warp(c, shfl_idx(shared, Int32(0)), shfl_idx(thread & 31, thread & 31), shfl_idx(shr(thread, 5), Int32(0)))
+        seqs = runs_from(args, w.shared + c.sequences)
+        ring, part, queries = Ring(c, args, seqs), Slice(c, w), Queries(c, args)
+        if const_expr(c.format == "mxfp4"):
+            decode_int8.store_tables(w.tables, thread)
         if (w.warp == 0) & (w.lane == 0):
             for s in cutlass.range_constexpr(STAGES):
                 mbarrier_init(w.base + c.barriers + s * 8, 1)
+            if const_expr(c.format == "mxfp4"):
+                mbarrier_init(w.base + c.ready, WARPS)
             fence_mbarrier_init()
             fence_async_shared()
+        let_next_kernel_start()
+        wait_for_kernels_before()
+        seqs.load(thread, c.threads)
         cute.arch.sync_threads()
 
-        # This warpgroup's units [u, stop)
+        # This warpgroup's units [u, stop). Neighbouring shares lie on different SMs: the spare units too are spread evenly
         total = seqs.total_units()
-        shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
-        each = total // shares
+        shares, share = ctas * c.warpgroups, w.group * ctas + cta
+        each = udiv(total, shares)
         spare = total - each * shares
         u = each * share + cutlass.min(share, spare)
         stop = u + each
         if share < spare:
             stop = stop + 1
-        cursor = ring.refill(w, ring.start(w, u, stop), w.warp)
-        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+        run = seqs.run(u, stop, w.lane)
+        u, end, block = run[0], run[1], run[4]
+        # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
+        asked = ring.ask(w, u + w.warp, end, run[5] - u)
+        cursor = ring.take(w, u + w.warp, asked, run[3], Int32(0))
+        if w.warp == 0:
+            cursor = ring.refill(w, cursor, Int32(0))
+        loaded = queries.load(w, seqs, run, Int32(0))
+        if w.warp != 0:
+            cursor = ring.refill(w, ring.settle(w, cursor, stop), w.warp)
+        if seqs.all_blocks_exist(w.lane) == 0:
+            fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
-        descriptors = part.descriptors(w)
-        output = w.base + c.outputs + self.output_column(w) * 16
-        ordinal, tile = Int32(0), Int32(0)
+        ordinal, tile, runs = Int32(0), Int32(0), Int32(0)
         while u < stop:
-            u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
-            if u < stop:
-                fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + (ordinal & 3))
-                first_unit = u - block                  # of block 0
-                if tiles > 1:
-                    end = u + 1
-                release = Int32(1)
-                if tile + 1 < tiles:
+            a, own, fast, fits = queries.prepare(w, loaded, runs)
+            first_unit = u - block                      # of block 0
+            release = Int32(1)
+            if loaded[13] > 1:                          # page by page, against every tile of the queries
+                end = u + 1
+                if tile + 1 < loaded[13]:
                     release = Int32(0)
-                last = end - first_unit
-                while block < last:
-                    # A segment: the blocks that the fast form serves for every column, or one other block
-                    segment_end = cutlass.min(last, fast >> 7)
-                    if segment_end <= block:
-                        segment_end = block + 1
-                    pending = Int32(0)
-                    acc1 = [Float32(0.0)] * (c.columns // 2)
-                    best0 = [Float32(float("-inf"))] * (c.columns // 4)
-                    factor = Int32(1)
-                    while block < segment_end:
-                        cursor = ring.settle(w, cursor, stop)
-                        stage = ordinal & 3
-                        mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> 2) & 1)
-                        buffer = w.base + stage * c.page_bytes
-                        before = opaque((ordinal - 1) & 3)      # stage of the page before: computed here, under the loads
-                        scales, window = part.scales(buffer)
-                        # The last page's second tile ran while this page's first was decoded
-                        operand = wgmma.fence(part.operand(buffer, 0, scales))
-                        acc1 = wgmma.wait(acc1, 0)
-                        best = part.maximum(best0, acc1)
-                        acc0 = part.issue(operand, descriptors, [Float32(0.0)] * (c.columns // 2))
-                        due = Int32(0)
-                        if pending != 0:
-                            due, cursor = self.combine(w, ring, part, best, factor, before, block - 1, None, Int32(1), cursor, output)
-                        operand = wgmma.fence(part.operand(buffer, 1, scales))
-                        acc1 = part.issue(operand, descriptors, acc1)
-                        if due != 0:
-                            cursor = ring.refill(w, cursor, (ordinal - 1) & 3)
-                        factor = part.factor(window)
-                        acc0 = wgmma.wait(acc0, 1)
-                        best0 = part.maximum(None, acc0)
-                        pending = Int32(1)
-                        ordinal = ordinal + 1
-                        block = block + 1
-                    acc1 = wgmma.wait(acc1, 0)
-                    _, cursor = self.combine(w, ring, part, part.maximum(best0, acc1), factor, (ordinal - 1) & 3, block - 1, fast, release, cursor, output)
-                u = first_unit + block
-                tile = tile + 1
-                if release != 0:
-                    tile = Int32(0)
-                else:                                   # the same page again, against the next tile of columns
-                    u, ordinal = u - 1, ordinal - 1
+            last = end - first_unit
+            due = Int32(0)
+            while block < last:
+                cursor = ring.settle(w, cursor, stop)
+                stage = ordinal & 3
+                mbarrier_wait(w.base + c.barriers + stage * 8, shr(ordinal, 2) & 1)
+                value = self.score(w, part, w.base + stage * c.page_bytes, a, own, fast, fits, runs, block)
+                if due != 0:
+                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, block - 1, release, cursor, args.tokens)
+                sts_f32_if(Int32(w.t < 2), w.maxima(stage) + w.warp * 4, value)
+                due = Int32(stage == w.warp)
+                if (due == 0) & (release != 0):
+                    bar_arrive(w.barrier + stage, 128)
+                ordinal = ordinal + 1
+                block = block + 1
+            stage = (ordinal - 1) & 3
+            if release == 0:                            # the same stage comes next: nobody may be ahead
+                bar_sync(w.barrier + stage, 128)
+            if due != 0:
+                cursor = self.reduce(w, ring, own, stage, block - 1, release, cursor, args.tokens)
+            u = first_unit + block
+            tile, runs = tile + 1, runs + 1
+            if release != 0:
+                tile = Int32(0)
+            else:                                       # the same page again; what was read is overwritten only now
+                bar_sync(w.barrier + stage, 128)
+                u, ordinal = u - 1, ordinal - 1
+            loaded = queries.nothing()                  # the old ones need no registers any more
+            if u < stop:
+                following = seqs.run(u, stop, opaque(w.lane))
+                u, end, block = following[0], following[1], following[4]
+                if u < stop:
+                    loaded = queries.load(w, seqs, following, tile)
 
     @cute.jit
-    def combine(self, w, ring, part, best, factor, stage, kb, fast, release, cursor, output):
-        """A page's maxima of this warp to shared memory; one warp of the four reduces them and stores the scores.
-
-        fast: keys that the fast form serves for every column; None inside a segment, where it serves them all.
-        Returns (whether this warp is to refill the stage, always 0 at a segment's end where that is done here; cursor)."""
+    def score(self, w, part, buffer, a, own, fast, fits, run, kb):
+        """The own row's maximum over this warp's slice of block kb (lanes t and t ^ 2 hold the same)."""
         c = self.c
-        maxima = w.base + c.maxima + stage * (c.columns * 128)
-        mine = maxima + w.warp * 512 + w.lane * 16
+        lo, hi, factor = part.maxima(w, buffer, a, fits, run)
+        value = self.own_row(w, lo, hi)
         if const_expr(c.format == "mxfp4"):
-            best = part.rescale(w, best, bits_f32(factor))
-        for i in cutlass.range_constexpr(c.columns // 16):
-            sts128_f32(mine + i * 2048, best[4 * i:4 * i + 4])
-        irregular, due = Int32(factor == 0), Int32(0)
-        need = irregular
-        if const_expr(fast is not None):
-            if fast <= kb * 128 + (SLICE_END - 1 + 16 * w.warp):
-                need = need | 2
-        if const_expr(fast is not None or c.format == "mxfp4"):
-            if need != 0:
-                part.general(w.aside(), stage, kb, irregular, 1 if const_expr(fast is None) else 4)
-        if stage == w.warp:
-            bad = cursor[5]
-            # Read before the barrier, whose wait hides it
-            outputs = [lds128(output, i * 16) for i in range(max(1, c.columns // 32))]
-            bar_sync(w.barrier + stage, 128)
-            values = []
-            for i in cutlass.range_constexpr(c.columns // 16):
-                four = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
-                values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
-            self.store(w, self.reduce_rows(w, values), bad, kb, outputs)
-            if const_expr(fast is None):
-                due = Int32(1)
-            elif release != 0:
-                cursor = ring.refill(w, cursor, stage)
-        elif release != 0:
-            bar_arrive(w.barrier + stage, 128)
+            value = fmul(fmul(value, bits_f32(factor)), bits_f32(own[3]))
         else:
-            bar_sync(w.barrier + stage, 128)         # the same barrier comes next: nobody may be ahead
-        return due, cursor
+            value = fmul(value, Float32(16384.0))
+        first_key = kb * 128 + w.warp * 32
+        if (fast < first_key + 32) | (factor == 0):
+            aside = w.aside()
+            lo, hi = part.general(aside, buffer, a, first_key, own[1])
+            exact = self.own_row(aside, lo, hi)
+            if const_expr(c.format == "nvfp4"):
+                exact = fmul(exact, Float32(16384.0))
+            if (own[1] < first_key + 32) | (factor == 0) | (own[3] == 0):
+                value = exact
+        return value
 
-    def reduce_rows(self, w, values):
-        """Maxima over the 8 row groups, scattered: see output_column."""
-        for bit in (16, 8, 4):
-            half = len(values) // 2
-            if half:
-                flag = and_(w.lane, bit)
-                keep = [select_f32(b, a, flag) for a, b in zip(values[:half], values[half:])]
-                send = [select_f32(a, b, flag) for a, b in zip(values[:half], values[half:])]
-                values = [fmax_nan(a, shfl_xor_f32(b, bit)) for a, b in zip(keep, send)]
-            else:
-                values = [fmax_nan(values[0], shfl_xor_f32(values[0], bit))]
-        return values
-
-    def output_column(self, w):
-        """The column whose score a lane holds after reduce_rows (with 64 columns: this one and the next; with 16: lanes without bit 2)."""
-        values, v = self.c.columns // 4, Int32(0)
-        for bit in (16, 8, 4):
-            values = values // 2
-            v = v + ((w.lane >> bit.bit_length() - 1) & 1) * values
-        return (v >> 1) * 8 + 2 * w.t + (v & 1)
+    def own_row(self, w, lo, hi):
+        """Maxima over the quad's keys: of row g for even t, of row g + 8 for odd t."""
+        odd = w.t & 1
+        value = fmax_nan(select_f32(hi, lo, odd), shfl_xor_f32(select_f32(lo, hi, odd), 1))
+        return fmax_nan(value, shfl_xor_f32(value, 2))
 
     @cute.jit
-    def store(self, w, values, bad, kb, outputs):
-        c = self.c
-        for i in cutlass.range_constexpr(len(values)):
-            low, high, visible, scale = outputs[i]
-            address = pack64(low, high)
-            r = values[i]
-            if const_expr(c.format == "nvfp4"):
-                r = fmul(r, Float32(16384.0))
-            r = fmul(r, bits_f32(scale))
-            if bad != 0:
-                r = Float32(float("nan"))
-            if visible <= kb * 128:
-                r = Float32(float("-inf"))
-            holds = address != 0
-            if const_expr(c.columns == 16):
-                holds = holds & ((w.lane & 4) == 0)
-            if holds:
-                stg_f32(address + Int64(kb) * (Int64(w.tokens) * 4), r)
+    def reduce(self, w, ring, own, stage, kb, release, cursor, tokens):
+        """One warp of the four: a page's maxima to scores, and the next page into its stage. Returns the cursor."""
+        bad = cursor[5]
+        if release != 0:
+            bar_sync(w.barrier + stage, 128)
+        four = lds128_f32(w.maxima(stage))
+        r = fmax_nan(fmax_nan(four[0], four[1]), fmax_nan(four[2], four[3]))
+        if release != 0:
+            cursor = ring.refill(w, cursor, stage)
+        r = fmul(r, bits_f32(own[2]))
+        if bad != 0:
+            r = Float32(float("nan"))
+        if own[1] <= kb * 128:
+            r = Float32(float("-inf"))
+        stg_f32_if(Int32((own[0] != 0) & (w.t < 2)), mad_wide(kb, tokens * 4, own[0]), r)
+        return cursor

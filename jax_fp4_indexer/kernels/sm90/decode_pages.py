@@ -1,27 +1,31 @@
 """Pages of one warpgroup: the ring that brings them, and what a warp computes from one.
 
-A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring stage. Warp w of the warpgroup owns keys 16w .. 16w+15 and
-64+16w .. 64+16w+15 (two m16 tiles, its *slice*). Lane (g, t) = (lane / 4, lane % 4) reads bytes 16t .. 16t+15 of rows g and g + 8 of a tile.
+A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring stage. Warp w of the warpgroup owns keys 32w .. 32w+31, its *slice*; they are the
+B operand of mma.sync, 8 keys a tile.
 
-Key operand: nvfp4 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits: exact in f16. mxfp4 value * 2^(byte - base + 1), base =
-the largest byte of the slice; exact where the smallest is at most 24 below it, and within one f32 factor where base is in 47 .. 180. A slice
-outside that is not regular, and the warp takes its maxima from the general form (exact_rows.py).
+| format | operand of a key | exact where | factor left over |
+|---|---|---|---|
+| nvfp4 | f16 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits | always | 2^14 |
+| mxfp4 | signed byte 4 * value * 2^(byte - base + 2), base = the largest byte of the slice; the sum is an exact integer | smallest byte at most 2 below base | 2^(base - 131) |
+| mxfp4, wider | f16 value * 2^(byte - base + 1) | at most 24 below | 2^(base - 128) |
+
+Both mxfp4 forms give the same bits where both are exact. One f32 factor covers bases of 47 .. 180. A slice outside all that is not regular: the general form.
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (ballot_le, bcast_half, bits_f32, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, imad, ldg32, lds128, lds32, lds64,
-                          lds_u16, lds_u8, mad_wide, mbarrier_arrive, mbarrier_expect_tx, opaque, outside, pack64,
-                          redux, select, sts_f32, sts_v4, unpack64)
-from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
+from ..common.asm import (ballot_le, bcast_half, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, hmul2, ldg32_if, lds128, lds32, lds_u16, lds_u8, mad_wide,
+                          max_s32, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait, mma_m16n8k16, mma_m16n8k32_s8, opaque, outside, redux, s32_to_f32, select_f32, shfl_idx, shr, sts_v4)
+from ..common.e2m1 import decode_word
+from ..common.exact_rows import times_pow2
 from ..common.fixed import Fixed
-from . import wgmma
+from . import decode_int8
+from .decode_queries import WINDOW, power_scale, values
 
 EVICT_FIRST = 0x12F0000000000000      # the value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
-K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
 K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
-SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
+TILES = 4                       # of 8 keys, a slice
 
 
 def nvfp4_scales(raw):
@@ -41,34 +45,41 @@ class Ring(Fixed):
     # that it brought last, which is the one that it reduces next, has such an id]. A batch is up to 32 of the warp's units in one run. Each lane
     # looks up one of its pages, long before the page's turn, and issues that page's copies.
     @cute.jit
-    def start(self, w, u, stop):
-        """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first."""
-        return self.settle(w, [u + w.warp, u, Int32(-1), Int32(0), Int32(0), Int32(0)], stop)
+    def start(self, w, u, end, head, delta, stop):
+        """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first, in a run of this KV head up to `end`; unit + delta is its list index."""
+        return self.settle(w, self.take(w, u + w.warp, self.ask(w, u + w.warp, end, delta), head, Int32(0)), stop)
 
     @cute.jit
     def settle(self, w, cursor, stop):
         """A cursor that has left its batch takes the next one, a run's end being left by as many existing units as it was overrun."""
         u, end, mine, page, unknown, bad = cursor
         if (u >= end) & (end < stop):
-            lane = opaque(w.lane)
             head, delta = Int32(0), Int32(0)
             while (u >= end) & (end < stop):
                 beyond = u - end
-                u, end, _, head, _, index = self.seqs.find_run(end, stop, lane)
+                u, end, _, head, _, index = self.seqs.find_run(end, stop, opaque(w.lane))
                 delta = index - u
                 u = u + beyond
-            end = cutlass.min(end, u + 4 * 32)
-            turn = u + ((lane - (u >> 2)) & 31) * 4             # lane (unit / 4) % 32 has a unit
-            mine, page = Int32(-1), Int32(0)
-            wrong = Int32(0)
-            if turn < end:
-                page_id = ldg32(self.ids + Int64(turn + delta) * 4)
-                if (page_id < 0) | (page_id >= self.num_pages):
-                    wrong = Int32(-1)
-                else:
-                    mine, page = turn, page_id * self.heads_kv + head      # 32 bits, unsigned: 2^32 pages would be 36 TB
-            unknown = ballot_le(wrong, Int32(-1))
+            u, end, mine, page, unknown, bad = self.take(w, u, self.ask(w, u, end, delta), head, bad)
         return [u, end, mine, page, unknown, bad]
+
+    def ask(self, w, u, end, delta):
+        """The page ids of a batch from unit u of a run on, on their way: [end of the batch, this lane's unit, its page id]."""
+        lane = opaque(w.lane)
+        end = cutlass.min(end, u + 4 * 32)
+        turn = u + ((lane - shr(u, 2)) & 31) * 4            # lane (unit / 4) % 32 has a unit
+        return [end, turn, ldg32_if(Int32(turn < end), self.ids + Int64(turn + delta) * 4)]
+
+    @cute.jit
+    def take(self, w, u, asked, head, bad):
+        """The cursor on unit u, the first of a batch that was asked for."""
+        end, turn, page_id = asked
+        mine, page, wrong = Int32(-1), Int32(0), Int32(0)
+        if (page_id < 0) | (page_id >= self.num_pages):
+            wrong = Int32(turn < end)
+        elif turn < end:
+            mine, page = turn, page_id * self.heads_kv + head      # 32 bits, unsigned: 2^32 pages would be 36 TB
+        return [u, end, mine, page, ballot_le(Int32(1), wrong), bad]
 
     @cute.jit
     def refill(self, w, cursor, stage):
@@ -97,110 +108,116 @@ class Ring(Fixed):
 
 
 class Slice(Fixed):
-    """A warp's slice of a page."""
+    """A warp's slice of a page: keys 32 w .. 32 w + 31, in four n8 tiles. Lane (g, t) reads bytes 16t .. 16t+15 of row g of a tile."""
 
     def __init__(self, config, w):
         c = self.c = config
-        row = w.warp * 16 + w.g
         if c.scale_layout == "public":
-            self.scale_offset = row * c.groups + w.t * (c.groups // 4)
-            self.tile_step, self.half_step = 64 * c.groups, 8 * c.groups
+            self.scale_offset = (w.warp * 32 + w.g) * c.groups + w.t * (c.groups // 4)
+            self.step = 8 * c.groups                # bytes from a tile's scales to the next one's
         else:
             first = w.t * (c.groups // 4)
-            self.scale_offset = (first // 4) * 512 + (row % 32) * 16 + (row // 32) * 4 + first % 4
-            self.tile_step, self.half_step = 8, 128
-        self.code_offset = w.warp * 1024 + w.lane * 16
-
-    def scales(self, buffer):
-        """mxfp4: scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then [largest byte, the lane's least]."""
-        c = self.c
-        if c.format == "nvfp4":
-            return None, None                       # `operand` reads a tile's with its codes
-        at = buffer + 8192 + self.scale_offset
-        b = [[lds_u8(at, i * self.tile_step + x * self.half_step) for x in range(2)] for i in range(2)]
-        base = redux("max", cutlass.max(cutlass.max(b[0][0], b[0][1]), cutlass.max(b[1][0], b[1][1])))
-        least = cutlass.min(cutlass.min(b[0][0], b[0][1]), cutlass.min(b[1][0], b[1][1]))
-        shift = imad(30 - base, 0x04000400, Int32(0))
-        # acc * 2^(base - 134) * 2^(column base - 134) is the score: 268 = 2 * 127 + 13 + 1
-        return [[[imad(b[i][x], 0x04000400, shift)] * 2 for x in range(2)] for i in range(2)], [base, least]
-
-    def factor(self, window):
-        """mxfp4: bits of the factor that `scales` leaves over for the maxima; 0: the slice is not regular."""
-        if self.c.format == "nvfp4":
-            return Int32(1)
-        base, least = window
-        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
-        return select(irregular, Int32(0), (base - 7) << 23, Int32(0))
-
-    def operand(self, buffer, tile, scales):
-        """The 32 registers of a tile's keys: eight A fragments."""
-        lo, hi = lds128(buffer + self.code_offset, tile * 4096), lds128(buffer + self.code_offset, tile * 4096 + 512)
-        if self.c.format == "nvfp4":
-            at = buffer + 8192 + self.scale_offset + tile * self.tile_step
-            pairs = [nvfp4_scales(lds_u16(at, x * self.half_step)) for x in range(2)]
-        else:
-            pairs = scales[tile]
-        return [r for f in key_operands(lo, hi, pairs) for r in f]
-
-    def descriptors(self, w):
-        """Descriptors of the B operand, one a k16 step."""
-        first = wgmma.operand_descriptor(w.base + self.c.operand)
-        steps = [first + s * (wgmma.step_bytes(self.c.columns) >> 4) for s in range(8)]
-        if self.c.format == "nvfp4":
-            return steps
-        # A reduction's result stays in its uniform register; a sum ptxas computes anew between the matrix instructions, about 20 clocks each
-        return [pack64(redux("or", low), high) for low, high in map(unpack64, steps)]
-
-    def issue(self, operand, descriptors, acc):
-        """The matrix instructions of one tile, one commit group; asynchronous."""
-        for s in range(8):
-            acc = wgmma.mma(acc, operand[4 * s:4 * s + 4], descriptors[s], self.c.columns, s > 0)
-        wgmma.commit()
-        return acc
-
-    def maximum(self, best, acc):
-        """Of rows g and g + 8: value 2 n + x belongs to column 8 n + 2 t + x."""
-        m = [fmax_nan(acc[4 * (v // 2) + v % 2], acc[4 * (v // 2) + v % 2 + 2]) for v in range(self.c.columns // 4)]
-        return m if best is None else [fmax_nan(a, b) for a, b in zip(best, m)]
-
-    def rescale(self, w, best, k_factor):
-        """mxfp4: maxima * the slice's factor * the column's factor."""
-        out = []
-        for n in range(self.c.columns // 8):
-            q_factors = lds64(w.base + self.c.factors + w.t * 8, n * 32)
-            out += [fmul(fmul(best[2 * n + x], k_factor), bits_f32(q_factors[x])) for x in range(2)]
-        return out
+            self.scale_offset = (first // 4) * 512 + w.g * 16 + w.warp * 4 + first % 4
+            self.step = 128
+        self.code_offset = w.warp * 2048 + w.lane * 16
 
     @cute.jit
-    def general(self, w, stage, kb, irregular, chains: cutlass.Constexpr[int]):
-        """Replace this warp's maxima (already stored) of the columns that the fast form does not serve on this page."""
+    def maxima(self, w, buffer, a, fits, run):
+        """Maxima over the slice, rows g and g + 8, of this lane's keys, and bits of the factor that the slice's scales leave over (0: not regular)."""
+        c = self.c
+        codes, at = buffer + self.code_offset, buffer + 8192 + self.scale_offset
+        best, factor = [Float32(float("-inf"))] * 2, Int32(1)
+        if const_expr(c.format == "nvfp4"):
+            for i in cutlass.range_constexpr(TILES):
+                best = self.join(best, self.f16_tile(lds128(codes, i * 512), nvfp4_scales(lds_u16(at, i * self.step)), a))
+        else:
+            bytes_ = [lds_u8(at, i * self.step) for i in range(TILES)]
+            base = redux("max", cutlass.max(cutlass.max(bytes_[0], bytes_[1]), cutlass.max(bytes_[2], bytes_[3])))
+            least = redux("min", cutlass.min(cutlass.min(bytes_[0], bytes_[1]), cutlass.min(bytes_[2], bytes_[3])))
+            outside_ = outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
+            if (base - least < decode_int8.SHIFTS * fits) & (outside_ == 0):
+                tables = w.tables + (decode_int8.SHIFTS - 1 - base) * 16
+                most = [Int32(-2**31)] * 2
+                for i in cutlass.range_constexpr(TILES):
+                    words, t = lds128(codes, i * 512), lds128(tables + bytes_[i] * 16)
+                    acc = self.int8_tile(words, t, a)
+                    most = [max_s32(max_s32(most[r], acc[2 * r]), acc[2 * r + 1]) for r in range(2)]
+                best, factor = [s32_to_f32(x) for x in most], (base - 1) << 23
+            else:
+                factor = (base + 5) << 23
+                if (base - least > WINDOW) | (outside_ != 0):
+                    factor = Int32(0)
+                else:
+                    best = self.wide(w, codes, at, base, run)
+        return best[0], best[1], factor
+
+    @cute.jit
+    def wide(self, w, codes, at, base, run):
+        """mxfp4 in f16: maxima over the slice, rows g and g + 8."""
+        mbarrier_wait(w.base + self.c.ready, run & 1)
+        q = w.wide(run)
+        best = [Float32(float("-inf"))] * 2
+        for half in cutlass.range(2, unroll=1):         # rolled: registers
+            words = [lds128(codes + half * 1024, i * 512) for i in range(2)]
+            scales = [power_scale(lds_u8(at + half * 2 * self.step, i * self.step), base) for i in range(2)]
+            acc = [[Float32(0.0)] * 4 for _ in range(2)]
+            for j in cutlass.range_constexpr(4):
+                steps = [lds128(q, (2 * j + x) * 512) for x in range(2)]
+                for i in cutlass.range_constexpr(2):
+                    b = [hmul2(x, scales[i]) for x in decode_word(words[i][j])]
+                    acc[i] = mma_m16n8k16(steps[1], b[2], b[3], mma_m16n8k16(steps[0], b[0], b[1], acc[i]))
+            best = self.join(self.join(best, acc[0]), acc[1])
+        return best
+
+    def f16_tile(self, words, scales, a):
+        acc = [Float32(0.0)] * 4
+        for j, b in enumerate(values(words, scales)):
+            acc = mma_m16n8k16(a[8 * j:8 * j + 4], b[0], b[1], acc)
+            acc = mma_m16n8k16(a[8 * j + 4:8 * j + 8], b[2], b[3], acc)
+        return acc
+
+    def int8_tile(self, words, t, a):
+        acc = [Int32(0)] * 4
+        for j in range(4):
+            acc = mma_m16n8k32_s8(a[4 * j:4 * j + 4], *decode_int8.widen_word(words[j], t), acc)
+        return acc
+
+    def join(self, best, acc):
+        return [fmax_nan(best[r], fmax_nan(acc[2 * r], acc[2 * r + 1])) for r in range(2)]
+
+    @cute.jit
+    def general(self, w, buffer, a, first_key, visible):
+        """The same maxima in the general form: any scales, keys that count for some rows. visible: of the own row; first_key: the slice's."""
         c = self.c
         part = Slice(c, w)
-        buffer = w.base + stage * c.page_bytes
-        maxima = w.base + c.maxima + stage * (c.columns * 128)
-        key = kb * 128 + w.warp * 16 + w.g
-        last = kb * 128 + SLICE_END - 1 + w.warp * 16
-        at = buffer + 8192 + part.scale_offset
-        for n in cutlass.range(c.columns // 8, unroll=1):
-            visible0, fast0, visible1, fast1 = lds128(w.base + c.limits + n * 64 + w.t * 16)
+        quad = w.lane - w.t
+        limits = [shfl_idx(visible, quad + r) for r in range(2)]
+        codes, at = buffer + part.code_offset, buffer + 8192 + part.scale_offset
+        best = [Float32(float("-inf"))] * 2
+        if const_expr(c.format == "mxfp4"):
+            unit = lds128(w.tables)
+            raw = [lds32(w.raw(), i * 128) for i in range(10)]
+            a = decode_int8.fragments(raw[:4], raw[4:8], unit, unit)
+        for i in cutlass.range(TILES, unroll=1):
+            words = lds128(codes + i * 512)
+            scale = at + i * part.step
             if const_expr(c.format == "nvfp4"):
-                q = w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4
-                b = [lds32(q, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K) for x in range(16)]
+                scores = part.f16_tile(words, nvfp4_scales(lds_u16(scale)), a)
             else:
-                b = query_operands(lds128(w.base + c.raw_codes + n * 512 + w.g * 64 + w.t * 16))
-                q_byte = lds_u8(w.base + c.raw_scales + n * 32 + w.g * 4 + w.t)
-            best = [Float32(float("-inf"))] * 2
-            for i in cutlass.range(2, unroll=1):
-                codes = buffer + part.code_offset + i * 4096
-                lo, hi = lds128(codes), lds128(codes, 512)
-                scale = at + i * part.tile_step
-                if const_expr(c.format == "nvfp4"):
-                    scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * part.half_step)) for x in range(2)], b)
-                else:
-                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane, chains)
-                best = counted_maximum(best, scores, key + i * 64, [visible0 - 1, visible1 - 1])
-            out = maxima + (n // 2) * 2048 + w.warp * 512 + w.lane * 16 + (n % 2) * 8
-            if (fast0 <= last) | (irregular != 0):
-                sts_f32(out, 0, best[0])
-            if (fast1 <= last) | (irregular != 0):
-                sts_f32(out, 4, best[1])
+                scores = part.mxfp4_tile(w, words, lds_u8(scale), a, raw[8], raw[9])
+            key = first_key + i * 8 + 2 * w.t
+            best = self.join(best, [select_f32(scores[y], Float32(float("-inf")), Int32(key + y % 2 < limits[y // 2])) for y in range(4)])
+        return best[0], best[1]
+
+    @cute.jit
+    def mxfp4_tile(self, w, words, k_byte, a, q_lo, q_hi):
+        """Scores of 16 rows and 8 keys, right for every pair of bytes: the exact dot of each group times 2^(q byte + k byte - 254), groups added in order."""
+        total = [Float32(0.0)] * 4
+        for x in cutlass.range(4, unroll=1):
+            mine = Int32(0) - Int32(w.t == x)       # only the lanes that hold group x feed the product
+            unit = lds128(w.tables)
+            acc = self.int8_tile([word & mine for word in words], unit, a)
+            k = [shfl_idx(k_byte, 8 * w.t + 4 * y + x) for y in range(2)]
+            q = [shfl_idx(q_byte, w.lane - w.t + x) for q_byte in (q_lo, q_hi)]
+            total = [total[i] + times_pow2(fmul(s32_to_f32(acc[i]), Float32(0.0625)), k[i % 2], q[i // 2]) for i in range(4)]
+        return total

@@ -1,0 +1,134 @@
+"""Metadata of the sequences, laid out for a kernel whose start is most of its time: `Sequences` with fewer dependent steps.
+
+The prefix sums lie in shared memory twice: as quads (pages, queries, keys) one after the other, so that two reads give all of a sequence, and the ends of the page
+ranges alone, 128 of which a warp compares at once.
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from ..common.asm import asm, bits_f32, ldg32, lds128, lds32, opaque, redux, shr, sts32, sts_f32_if, sts_v4, sub_sat, udiv
+from ..common.sequences import LARGEST, Sequences, clamp
+
+MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
+ENDS_BYTES = (MOST + 1) * 4     # ends[i] of sequence i; LARGEST where there is none
+SHORT = ENDS_BYTES + (MOST + 1) * 16    # a word a warp: is there anything that `fill_invisible` has to write
+TABLE_BYTES = SHORT + 64
+
+
+@cute.jit
+def runs_from(args, table):
+    """`Runs` over a kernel's arguments; `table` is the shared address of TABLE_BYTES bytes (filled by `load`)."""
+    indices = cutlass.min(args.num_indices, 2**30)      # units in 32 bits: see table_from
+    if args.heads_kv > 1:
+        indices = cutlass.min(indices, udiv(Int32(2**30), args.heads_kv))
+    return Runs(args, table, indices)
+
+
+class Runs(Sequences):
+    """table: shared address of TABLE_BYTES bytes."""
+
+    @cute.jit
+    def load(self, thread, threads: cutlass.Constexpr[int]):
+        """Fill the table. All threads of the CTA; a barrier must follow."""
+        short = Int32(self.count > MOST)
+        for step in cutlass.range_constexpr((MOST + threads) // threads):
+            i = thread + step * threads
+            if (self.count <= MOST) & (i <= MOST):
+                end = Int32(LARGEST)
+                if i <= self.count:
+                    at = Int64(i) * 4
+                    page, query, key = [ldg32(x + at) for x in self.prefix]
+                    sts_v4(self.table + ENDS_BYTES + i * 16, [page, query, key, Int32(0)])
+                    if i > 0:
+                        end = page
+                    if i == 0:                          # tokens of no sequence: before the first, behind the last
+                        short = Int32((query > 0) | (self.count == 0))
+                    if i == self.count:
+                        short = short | Int32(query < self.tokens)
+                    else:
+                        pages, keys = [ldg32(x + at, 4) for x in (self.prefix[0], self.prefix[2])]
+                        if (pages < page) | (pages - page < self.k_tiles) | (keys < key) | (shr(keys - key + 127, 7) < self.k_tiles) | (page < 0) | (pages > self.indices):
+                            short = Int32(1)
+                sts32(self.table + ((i - 1) & MOST) * 4, 0, end)
+        sts_f32_if(Int32((thread & 31) == 0), self.table + SHORT + shr(thread, 5) * 4, bits_f32(redux("or", short)))
+
+    def all_blocks_exist(self, lane):
+        """Whether every sequence has all k_tiles blocks and there is no padding token: nothing is invisible. All lanes of a warp; after `load`'s barrier."""
+        return redux("or", lds32(self.table + SHORT + (lane & 15) * 4)) == 0
+
+    def entry(self, which, i):
+        return asm("{ .reg .pred p; mov.b32 $0, 0; setp.le.s32 p, $3, " + str(MOST) + "; @p ld.shared.b32 $0, [$1+" + str(ENDS_BYTES + which * 4) + "]; "
+                   "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 16, self.prefix[which] + Int64(i) * 4, self.count],
+                   "=&r,r,l,r", pure=False)
+
+    @cute.jit
+    def search(self, x, lane):
+        found = Int32(0)
+        if self.count <= MOST:
+            done = Int32(0)
+            while done < self.count:
+                for end in lds128(self.table + done * 4 + lane * 16):
+                    found = found + Int32(end <= x)
+                done = done + 128
+            found = redux("add", found)
+        else:
+            found = Sequences.search(self, x, lane)
+        return found
+
+    @cute.jit
+    def sequence(self, b):
+        """(first index into the page list, indices listed, blocks that exist, first token, q_len, k_len)"""
+        low, high = [Int32(0)] * 4, [Int32(0)] * 4
+        if self.count <= MOST:
+            low, high = lds128(self.table + ENDS_BYTES + b * 16), lds128(self.table + ENDS_BYTES + b * 16, 16)
+        else:
+            low = [ldg32(x + Int64(b) * 4) for x in self.prefix] + [Int32(0)]
+            high = [ldg32(x + Int64(b) * 4, 4) for x in self.prefix] + [Int32(0)]
+        first = clamp(low[0], 0, self.indices)
+        listed = clamp(high[0], first, self.indices) - first
+        token = clamp(low[1], 0, self.tokens)
+        q_len = clamp(high[1], token, self.tokens) - token
+        k_len = cutlass.max(sub_sat(high[2], low[2]), 0)
+        blocks = cutlass.min(cutlass.min(listed, (k_len >> 7) + cutlass.min(k_len & 127, 1)), self.k_tiles)
+        return first, listed, blocks, token, q_len, k_len
+
+    @cute.jit
+    def run(self, u, stop, lane):
+        """The first run of units that exist, from unit u on and before `stop`: consecutive blocks of one sequence and KV head. All lanes of a warp, same u.
+
+        Sequence b owns units [first * heads_kv, (first + listed) * heads_kv), KV head by KV head.
+        Returns [unit, end of the run, sequence, KV head, block, list index, first token, q_len, k_len]; unit = end = stop where nothing is left.
+        """
+        b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
+        token, q_len, k_len = Int32(0), Int32(0), Int32(0)
+        found = Int32(0)
+        while (u < stop) & (found == 0):
+            x = u
+            if opaque(self.heads_kv) > 1:           # divisions take time that the start of a short kernel feels
+                x = udiv(u, self.heads_kv)
+            b = self.search(x, lane)
+            if b >= self.count:
+                u, q_len = stop, Int32(0)
+            else:
+                first, listed, blocks, token, q_len, k_len = self.sequence(b)
+                if q_len == 0:
+                    blocks = Int32(0)
+                rel = u - first * self.heads_kv
+                if (rel < 0) | (rel >= listed * self.heads_kv):         # prefix sums that are not monotone
+                    u = u + 1
+                else:
+                    head, block = Int32(0), rel
+                    if rel >= listed:
+                        head = udiv(rel, listed)
+                        block = rel - head * listed
+                    if block < blocks:
+                        found = Int32(1)
+                        index = first + block
+                        end = cutlass.min(u + (blocks - block), stop)
+                    else:
+                        u = u + (listed - block)
+        return [cutlass.min(u, stop), end, b, head, block, index, token, q_len, k_len]
+
+    def find_run(self, u, stop, lane):
+        return self.run(u, stop, lane)[:6]
