@@ -19,7 +19,7 @@ using Stream = struct StreamSt*;     // CUstream
 
 enum DeviceAttribute : int { kMultiprocessorCount = 16, kCapabilityMajor = 75, kCapabilityMinor = 76 };
 enum FunctionAttribute : int { kMaxDynamicSharedBytes = 8, kNonPortableClusterSizeAllowed = 14 };
-enum LaunchAttributeId : int { kClusterDimension = 4, kProgrammaticStreamSerialization = 6 };
+enum LaunchAttributeId : int { kClusterDimension = 4 };
 
 struct LaunchAttribute {
   LaunchAttributeId id;
@@ -27,7 +27,6 @@ struct LaunchAttribute {
   union {
     char bytes[64];
     struct { unsigned x, y, z; } cluster;
-    int programmatic_stream_serialization;
   } value;
 };
 

@@ -100,17 +100,12 @@ Status LaunchKernel(const Kernel& kernel, cu::Kernel handle, const DeviceInfo& d
   config.block_z = static_cast<unsigned>(kernel.block[2]);
   config.shared_bytes = static_cast<unsigned>(kernel.dynamic_shared_bytes);
   config.stream = stream;
-  cu::LaunchAttribute attributes[2] = {};
-  config.attributes = attributes;
+  cu::LaunchAttribute cluster = {};
   if (ctas_of_cluster > 1) {
-    cu::LaunchAttribute& cluster = attributes[config.num_attributes++];
     cluster.id = cu::kClusterDimension;
     cluster.value.cluster = {static_cast<unsigned>(kernel.cluster[0]), static_cast<unsigned>(kernel.cluster[1]), static_cast<unsigned>(kernel.cluster[2])};
-  }
-  if (kernel.starts_early) {
-    cu::LaunchAttribute& early = attributes[config.num_attributes++];
-    early.id = cu::kProgrammaticStreamSerialization;
-    early.value.programmatic_stream_serialization = 1;
+    config.attributes = &cluster;
+    config.num_attributes = 1;
   }
   auto driver = cu::Driver::Get();
   if (!driver.ok()) return driver.status();

@@ -151,7 +151,6 @@ Status ParseKernel(const Json& json, const std::string& where, Kernel& out) {
   out.block = r.Three("block", 1024);
   out.cluster = r.Three("cluster", 16);
   out.dynamic_shared_bytes = r.Int("dynamic_shared_bytes", 0, std::int64_t{1} << 20);
-  if (json.find("starts_early")) out.starts_early = r.Get("starts_early", Json::Kind::kBool).integer() != 0;
   const Json& grid = r.Get("grid", Json::Kind::kObject);
   Reader g(grid, where + ".grid");
   if (grid.find("per_sm")) out.grid.per_sm = static_cast<int>(g.Int("per_sm", 1, 64));

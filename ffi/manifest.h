@@ -62,7 +62,6 @@ struct Kernel {
   std::array<std::int64_t, 3> block = {1, 1, 1}, cluster = {1, 1, 1};
   Grid grid;
   std::int64_t dynamic_shared_bytes = 0;
-  bool starts_early = false;        // may be launched while what precedes it in the stream still runs: it waits by itself
   std::vector<Param> params;
 };
 

@@ -44,7 +44,7 @@ def launch_facts(kernel):
         params = BlockScoresArgs.manifest_params()
     return {"name": kernel.name, "block": list(kernel.block), "cluster": list(kernel.cluster), "grid": kernel.grid,
             "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),
-            "tmem_columns": int(kernel.tmem_columns), "starts_early": bool(kernel.starts_early), "params": params, "expect": dict(getattr(kernel, "expect", {}))}
+            "tmem_columns": int(kernel.tmem_columns), "params": params, "expect": dict(getattr(kernel, "expect", {}))}
 
 
 def instantiate(job):

@@ -76,7 +76,7 @@ def sm90_decode(format, scale_layout, columns):
     config = (("format", format), ("scale_layout", scale_layout))
     if columns == 16:
         return Kernel("jax_fp4_indexer.kernels.sm90.decode:DecodeKernel", "sm_90a", config, "DecodeConfig",
-                      expect=(("HMMA", 32), *([("IMMA", 16)] if format == "mxfp4" else [])))
+                      expect=(("HMMA", 16), ("IMMA", 16)) if format == "mxfp4" else (("HMMA", 32),))
     return Kernel("jax_fp4_indexer.kernels.sm90.decode_wide:WideDecodeKernel", "sm_90a", (*config, ("columns", columns)), "WideDecodeConfig.choose",
                   expect=(("HGMMA", 16),))
 

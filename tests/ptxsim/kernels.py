@@ -36,7 +36,6 @@ class Kernel:
     block: tuple
     cluster: tuple
     dynamic_shared_bytes: int
-    starts_early: bool
     params: list            # as in the manifest: {"buffer": name} or {"i32": name}
     alignments: dict        # buffer -> bytes
     ptx: str

@@ -102,7 +102,7 @@ def _write_manifest(folder, compiled, chosen):
         path.parent.mkdir(exist_ok=True)
         path.write_text(k.name)
         entries.append(dict(name=k.name, arch=k.arch, cubin=f"{k.arch}/{k.name}.cubin", symbol=f"{k.arch}:{k.name}", block=list(k.block), cluster=list(k.cluster),
-                            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, starts_early=k.starts_early, params=k.params))
+                            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, params=k.params))
     listed = [dict(op=v.op, path=v.path, format=v.format, scale_layout=v.scale_layout, implementation=v.implementation, arch=v.arch, max_columns=v.max_columns,
                    passes=v.passes, launches=[compiled[k].name for k in v.launches]) for v in chosen]
     pathlib.Path(folder, "manifest.json").write_text(json.dumps({"schema": 1, "fingerprint": "", "dsl": "", "kernels": entries, "variants": listed}))

@@ -288,17 +288,6 @@ def bar_arrive(index, threads):
     asm(f"bar.arrive $0, {threads};", [], [index], "r")
 
 
-# ---- programmatic dependent launch
-def let_next_kernel_start():
-    """Once all CTAs have said so, the next kernel of the stream may start (and wait there) on the SMs that are free."""
-    asm("griddepcontrol.launch_dependents;", [], [], "")
-
-
-def wait_for_kernels_before():
-    """Until the kernels before this one in the stream are done and their writes are visible. Global memory may be touched only after it."""
-    asm("griddepcontrol.wait;", [], [], "")
-
-
 # ---- matrix instructions
 def mma_m16n8k16(a, b0, b1, c):
     """c (4 f32) + a (16x16 f16, 4 registers) * b (16x8 f16, 2 registers)."""

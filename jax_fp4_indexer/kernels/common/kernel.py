@@ -15,8 +15,6 @@ class BlockScoresKernel:
     grid                  {"per_sm": n} or {"fixed": [x, y, z]}; the kernel reads gridDim and is right for any number of CTAs
     dynamic_shared_bytes  all shared memory it uses
     tmem_columns          tensor memory it allocates (sm_100 and later)
-    starts_early          the kernel may be started while what precedes it in the stream still runs (programmatic dependent launch): it touches no global
-                          memory before `griddepcontrol.wait`
     """
     name = ""
     block = (128, 1, 1)
@@ -24,7 +22,6 @@ class BlockScoresKernel:
     grid = {"per_sm": 1}
     dynamic_shared_bytes = 0
     tmem_columns = 0
-    starts_early = False
 
     @cute.jit
     def __call__(self, args: BlockScoresArgs):

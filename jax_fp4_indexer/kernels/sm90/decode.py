@@ -30,8 +30,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
-from ..common.asm import (bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128_f32, let_next_kernel_start, mad_wide,
-                          mbarrier_init, mbarrier_wait, opaque, select_f32, shfl_idx, shfl_xor_f32, shr, stg_f32_if, sts_f32_if, udiv, wait_for_kernels_before)
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128_f32, mad_wide,
+                          mbarrier_init, mbarrier_wait, opaque, select_f32, shfl_idx, shfl_xor_f32, shr, stg_f32_if, sts_f32_if, udiv)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.fixed import Fixed
@@ -74,7 +74,6 @@ class Warp(Fixed):
 class DecodeKernel(BlockScoresKernel):
     cluster = (1, 1, 1)
     grid = {"per_sm": 1}
-    starts_early = True
 
     def __init__(self, config: DecodeConfig):
         reason = config.fits()
@@ -105,8 +104,6 @@ class DecodeKernel(BlockScoresKernel):
                 mbarrier_init(w.base + c.ready, WARPS)
             fence_mbarrier_init()
             fence_async_shared()
-        let_next_kernel_start()
-        wait_for_kernels_before()
         seqs.load(thread, c.threads)
         cute.arch.sync_threads()
 
