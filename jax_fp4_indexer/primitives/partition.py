@@ -11,7 +11,7 @@ needed whole, and each device copies its heads out of them; nor are tokens split
 
 A device must know which tokens and KV heads are its own. Numbers of devices do not tell it within a partial `shard_map`, so the call carries two more operands, 0, 1, 2 ...
 along either axis, which are split like the rest. Such a call is another one, `SPLIT`, that exists until XLA has partitioned the program, and has no handler. A program
-that is exported holds the call of the wire format, which splits heads with public scales.
+that is exported holds the call of the wire format, whose operands XLA gathers: export programs that split by `jax.shard_map`.
 
 Both are hooks that JAX has no public name for. A JAX without them gathers; results are right all the same. JFI_SPLIT=0 in the environment has the same effect.
 """
@@ -48,29 +48,28 @@ def lower(target, ctx, operands, named):
     """Results of the custom call `target` with attributes `named`: as a call that XLA may split, in a program of several devices, but not in a full `shard_map`, where all is one device's already."""
     axes, exported = ctx.module_context.axis_context, ctx.module_context.lowering_parameters.for_export
     manual = set(getattr(axes, "manual_axes", ()))
-    one_device = getattr(axes, "num_devices", 0) == 1 and not exported
+    one_device = getattr(axes, "num_devices", 0) == 1
     known = all(isinstance(n, int) and n for aval in ctx.avals_in for n in aval.shape)         # no size is open, and none is 0
-    if not _hooks() or one_device or (manual and manual >= set(axes.mesh.axis_names)) or not known:
+    if not _hooks() or exported or one_device or (manual and manual >= set(axes.mesh.axis_names)) or not known:
         return jax.ffi.ffi_lowering(target)(ctx, *operands, **named)
     q, k = (ctx.avals_in[i].shape for i in (Q, K))
-    if not exported:
-        target, counts = target + SPLIT, (q[0], k[1])
-        operands = [*operands, *(stablehlo.IotaOp(ir.RankedTensorType.get((n,), mlir.dtype_to_ir_type(np.dtype("int32"))), 0).result for n in counts)]
-        ctx = ctx.replace(avals_in=[*ctx.avals_in, *(jax.core.ShapedArray((n,), np.dtype("int32")) for n in counts)])
-    results = jax.ffi.ffi_lowering(target)(ctx, *operands, **named)
+    counts = (q[0], k[1])
+    operands = [*operands, *(stablehlo.IotaOp(ir.RankedTensorType.get((n,), mlir.dtype_to_ir_type(np.dtype("int32"))), 0).result for n in counts)]
+    ctx = ctx.replace(avals_in=[*ctx.avals_in, *(jax.core.ShapedArray((n,), np.dtype("int32")) for n in counts)])
+    results = jax.ffi.ffi_lowering(target + SPLIT)(ctx, *operands, **named)
     call = results[0].owner
-    rule = _sharding_rule(named["scale_layout"], k[1], q[1] // k[1], exported)
+    rule = _sharding_rule(named["scale_layout"], k[1], q[1] // k[1])
     call.attributes["sdy.sharding_rule"] = sdy_sharding_rule_to_mlir(rule, [x.type for x in call.operands], [x.type for x in call.results])
     return results
 
 
-def _sharding_rule(scale_layout, heads_kv, ratio, exported):
+def _sharding_rule(scale_layout, heads_kv, ratio):
     """In Shardy's einsum notation. h: KV heads, r: query heads of one, t: tokens."""
     public = scale_layout == "public"
     heads = "r" if heads_kv == 1 else "h" if ratio == 1 else "(h r)"                      # a factor of 1 beside another is refused
     scales = f"t {heads} g, p h s w" if public else f"{heads} u g x1 x2 x3, v o w y1 y2 y3"
-    notation = f"t {heads} c, p h s d, {scales}, n, b1, b2, b3, b4, {heads}{'' if exported else ', t, h'} -> {heads} m t, z"
-    may_split = ("hr" if public else "") if exported else ("hrt" if public else "hr")
+    notation = f"t {heads} c, p h s d, {scales}, n, b1, b2, b3, b4, {heads}, t, h -> {heads} m t, z"
+    may_split = "hrt" if public else "hr"
     whole = [factor for factor in dict.fromkeys(re.findall(r"[a-z]\d?", notation)) if factor not in may_split]      # in the order they appear, as Shardy wants them
     return str_to_sdy_sharding_rule(notation, need_replication_factors=tuple(whole), **({"r": ratio} if " " in heads else {}))
 
@@ -86,18 +85,18 @@ def _hooks():
 
 
 def register(target, platform="CUDA"):
-    """Registers the partitioner of both calls for the plugins of JAX (the CUDA backend is one), or for the backends inside jaxlib ("cpu", which tests use). Once each."""
+    """Registers the partitioner for the plugins of JAX (the CUDA backend is one), or for the backends inside jaxlib ("cpu", which tests use). Once each."""
     if xla_client is None or (target, platform) in _registered:
         return
     _registered.add((target, platform))
     try:
-        for name in (target, target + SPLIT):
-            add = functools.partial(xla_client.register_custom_call_partitioner, name=name, prop_user_sharding=lambda sharding, shape, config: sharding,
-                                    partition=functools.partial(partition, target), infer_sharding_from_operands=_infer, can_side_effecting_have_replicated_sharding=True)
-            if platform == "cpu":
-                add()
-            else:
-                xla_bridge.register_plugin_callbacks(add)
+        # Not under the name that stays: XLA would ask about calls inside shard_map too, and dies of their sharding ("manual") before Python sees it.
+        add = functools.partial(xla_client.register_custom_call_partitioner, name=target + SPLIT, prop_user_sharding=lambda sharding, shape, config: sharding,
+                                partition=functools.partial(partition, target), infer_sharding_from_operands=_infer, can_side_effecting_have_replicated_sharding=True)
+        if platform == "cpu":
+            add()
+        else:
+            xla_bridge.register_plugin_callbacks(add)
     except Exception as e:      # hooks of JAX that are not public: whatever became of them, programs of one device must go on
         _registered.add(None)
         warnings.warn(f"jax_fp4_indexer: XLA takes no partitioner here ({type(e).__name__}: {str(e).partition(chr(10))[0]}), so calls over several devices under plain jit gather their operands; "
@@ -115,12 +114,11 @@ def partition(target, arg_shapes, arg_shardings, result_shape, result_sharding, 
     public = whole["scale_layout"] == "public"
     shapes = [tuple(s.dimensions()) for s in arg_shapes]
     scores, scratch = (tuple(s.dimensions()) for s in result_shape.tuple_shapes())
-    numbered = len(shapes) > TOKEN
-    heads, kv_heads = choose(_tiles(arg_shardings[Q], 1), _tiles(arg_shardings[K], 1), shapes[Q][1], shapes[K][1]) if public or numbered else (_WHOLE, _WHOLE)
-    tokens = choose_tokens(_tiles(arg_shardings[Q], 0), heads, shapes[Q][0]) if public and numbered else _WHOLE
+    heads, kv_heads = choose(_tiles(arg_shardings[Q], 1), _tiles(arg_shardings[K], 1), shapes[Q][1], shapes[K][1])
+    tokens = choose_tokens(_tiles(arg_shardings[Q], 0), heads, shapes[Q][0]) if public else _WHOLE
 
     split = dict.fromkeys(range(len(shapes)), {})               # operand -> axis -> part on each device
-    split |= {Q: {0: tokens, 1: heads}, K: {1: kv_heads}, HEAD_SCALE: {0: heads}} | ({TOKEN: {0: tokens}, KV_HEAD: {0: kv_heads}} if numbered else {})
+    split |= {Q: {0: tokens, 1: heads}, K: {1: kv_heads}, HEAD_SCALE: {0: heads}, TOKEN: {0: tokens}, KV_HEAD: {0: kv_heads}}
     split |= {Q_SCALE: {0: tokens, 1: heads}, K_SCALE: {1: kv_heads}} if public else {Q_SCALE: {0: heads}}
     local = [_part_shape(shape, split[i]) for i, shape in enumerate(shapes)]
     own_scores = _part_shape(scores, {0: heads, 2: tokens})

@@ -156,18 +156,28 @@ def test_partial_shard_map_leaves_auto_axes_split(calls, split):
     np.testing.assert_array_equal(compiled(*placed), want)
 
 
-def test_an_exported_program_splits_heads_where_it_is_loaded(calls):
-    """The artifact holds the call of the wire format; a process that has registered its partitioner splits it."""
+@pytest.mark.parametrize("how", ["jit", "export"])
+def test_inside_shard_map_xla_asks_nobody(calls, how):
+    """XLA ends the process where it asks a partitioner about a call in a full `shard_map`. No handler is here, so compiling ends with that error and no earlier."""
+    args, devices = operands(), mesh(x=4)
+    f = jax.jit(jax.shard_map(lambda *args: cuda_p.bind(*args, **STATIC)[None], mesh=devices, in_specs=P(), out_specs=P("x"), check_vma=False))
+    placed = [jax.device_put(x, NamedSharding(devices, P())) for x in args]
+    if how == "export":
+        program = jax.export.export(f, platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*placed)
+        f = jax.jit(jax.export.deserialize(program.serialize()).call)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No FFI handler registered for jax_fp4_indexer.block_scores.v1 on"):
+        f.lower(*placed).compile()
+    assert not calls
+
+
+def test_an_exported_program_holds_the_call_of_the_wire_format(calls):
+    """Where it is loaded, XLA gathers: no partitioner answers to that name."""
     args, devices = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6), mesh(x=4)
     placements = [NamedSharding(devices, by_heads("public").get(name, P())) for name in wire.OPERANDS]
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s) for x, s in zip(args, placements)]
     program = jax.export.export(jax.jit(lambda *args: cuda_p.bind(*args, **STATIC)), platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*shapes)
-    program = jax.export.deserialize(program.serialize())
-    placed = [jax.device_put(x, s) for x, s in zip(args, placements)]
-    compiled = jax.jit(program.call).lower(*placed).compile()
-    assert collectives(compiled) == []
-    assert [shapes[:2] for shapes, _, _ in calls] == [[(8, 2, 64), (6, 1, 128, 64)]]
-    np.testing.assert_array_equal(compiled(*placed), block_scores_core(*args, k_tiles=3, fp4_format="nvfp4", scale_layout="public", mask=1))
+    text = program.mlir_module()
+    assert f"custom_call @{runtime.BLOCK_SCORES}(" in text and "sdy.sharding_rule" not in text and ".split" not in text
 
 
 def lowered(function, *args):
