@@ -52,7 +52,8 @@ def kernels(names, capability):
                 if call is not None:
                     columns = call["max_seqlen_q"] * (heads_q // heads_kv)
                     kind = "portable" if variant.startswith("portable") else "auto"
-                    found[name] |= set(runtime.choose_variant(capability, path=variant.rpartition("_")[2], fp4_format=table[name].fmt, scale_layout=layout,
+                    path = "decode" if variant.endswith("decode") else "prefill"
+                    found[name] |= set(runtime.choose_variant(capability, path=path, fp4_format=table[name].fmt, scale_layout=layout,
                                                               implementation=kind, columns=columns)[2])
     return found
 
@@ -128,7 +129,9 @@ class Sanitizer:
         for error in self.found["errors"]:
             print(error["cases"], error["output"], sep="\n")
         if self.args.json:
-            Path(self.args.json).write_text(json.dumps({**self.found, "pairs": self.runs, "seconds": seconds, **self.further(names)}, indent=1))
+            report = {**self.found, "pairs": self.runs, "seconds": seconds}
+            Path(self.args.json).write_text(json.dumps(report, indent=1))       # first without what else may fail: it is cheap to count again, and dear to run again
+            Path(self.args.json).write_text(json.dumps({**report, **self.further(names)}, indent=1))
         return 1 if self.found["errors"] or self.found["died"] else 3 if self.found["not_run"] else 0
 
 
