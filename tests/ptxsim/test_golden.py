@@ -1,0 +1,40 @@
+"""Simulated kernels against what an H200 computed from the same rows: the scores kept in golden/h200.npz, key "<case>|<path>" (native sm_90a kernels, jax 0.11.2).
+
+The kernels of Blackwell, which no card of ours runs, must give the H200's bits on exact rows as those of sm_90a do; elsewhere both lie within the bar of
+float64, so at most two bars apart. Seeds are those of the rows (tests/support/cases.py, cases.py here).
+"""
+import pathlib
+
+import numpy as np
+import pytest
+
+from ptxsim import cases, kernels, runs
+from support import check
+
+GOLDEN = np.load(pathlib.Path(__file__).with_name("golden") / "h200.npz")
+VARIANTS = [v for v in runs.quick_variants() if v.implementation == "native" and (v.path, v.max_columns) in (("decode", 0), ("decode", 16), ("prefill", 0))]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+def test_bits_of_the_h200(variant):
+    compiled, compared, exact = kernels.load(variant.launches), 0, 0
+    for case in cases.of(variant.path, variant.format, ""):
+        key = f"{case.name}|{variant.path}"
+        if key not in GOLDEN:
+            continue
+        outcome, problems = runs.run(compiled, variant, case, "eager")
+        assert not problems, f"{case.name}: {problems[0]}"
+        card, here = GOLDEN[key], outcome.scores
+        assert card.shape == here.shape, key
+        for what in (np.isnan, np.isneginf, np.isposinf):
+            np.testing.assert_array_equal(what(here), what(card), err_msg=f"{key}: {what.__name__}")
+        finite = np.isfinite(card)
+        if case.table.exact:
+            np.testing.assert_array_equal(here[finite], card[finite], err_msg=key)
+            exact += 1
+        else:
+            bound = runs._built(case.table)[1].bound
+            worst = (np.abs(here[finite].astype(np.float64) - card[finite]) - 2 * check.BAR * bound[finite]).max(initial=-1.0)
+            assert worst <= 0, f"{key}: {worst} beyond two bars"
+        compared += 1
+    assert compared >= 15 and exact >= 5
