@@ -17,7 +17,6 @@ Counted, not measured (no such card here): walls of a 128 x 128 tile are the pro
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
 from ...configs.block_scores import CODE_BYTES, PAGE
