@@ -20,7 +20,7 @@ from jax_fp4_indexer.configs.arch import ARCHS
 import aot_toy_table as table
 
 ENTRY_KEYS = {"name", "arch", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "params", "registers", "spill_bytes",
-              "static_shared_bytes", "instructions", "source", "fingerprint"}
+              "static_shared_bytes", "tmem_columns", "instructions", "source", "fingerprint"}
 COUNTED = ("HMMA", "IMMA", "HGMMA", "IGMMA", "LDL", "STL")
 
 
