@@ -10,7 +10,8 @@ For each tile (128 query rows by one page; at decode the packed rows of a sequen
     shared     operand reads and copies at 128 bytes a clk  memory  bytes of the page at the card's read rate (a case: all its logical bytes)
 
 plus a fixed time for launch, metadata, the first page and the last store. Ignored: waiting between roles, imbalance, the clock's fall under the power cap
-(the clock is a parameter; with measured rows it is that of the row). Numbers of the machines: docs/architecture.md has none, their sources are below.
+(the clock is a parameter; with measured rows it is that of the row). Of sm_90a only the prefill is read from its SASS: decode's issue clocks are counted by hand,
+and both fixed times were read off an H200, so rows of decode check the arithmetic of the model more than its prediction.
 """
 import dataclasses
 import json

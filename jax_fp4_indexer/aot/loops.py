@@ -3,8 +3,7 @@
     code = Code(inspect.disassemble(path))
     code.mix(code.loop("LDTM.x128"))        Mix of one turn of the loop around the tensor-memory load
 
-A loop is the code from a label to a branch back to it; nested loops are counted apart. Code that a loop jumps over most of the time counts as run:
-kernels keep it out of their hot loops, and `skip` leaves out what they do not.
+A loop is the code from a label to a branch back to it; nested loops are counted apart. Code that a loop jumps over most of the time counts as run.
 """
 import collections
 import dataclasses
@@ -69,10 +68,10 @@ class Code:
             raise ValueError(f"no loop around {opcode} number {which}; there are {len(places)} of it and {len(self.loops)} loops")
         return min(around)[1:]
 
-    def mix(self, loop, skip=()):
-        """Mix of one turn of a loop, without the loops inside it and without the instruction ranges `skip`."""
+    def mix(self, loop):
+        """Mix of one turn of a loop, without the loops inside it."""
         first, last = loop
-        inner = [x for x in [*self.loops, *skip] if x != loop and first <= x[0] and x[1] <= last]
+        inner = [x for x in self.loops if x != loop and first <= x[0] and x[1] <= last]
         opcodes = collections.Counter(self.opcode(i).split(".")[0] for i in range(first, last + 1) if not any(a <= i <= b for a, b in inner))
         opcodes.pop("NOP", None)
         pipes = collections.Counter()

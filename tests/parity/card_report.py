@@ -1,6 +1,6 @@
 """Everything worth knowing of a card on which the kernels have not run yet, in one archive to send back.
 
-    make card-report                                        all of it: half an hour and a CUDA toolkit for the last step
+    make card-report                                        all of it: an hour at most, and a CUDA toolkit for the last step
     python tests/parity/card_report.py --steps doctor,parity --out report
 
 | step | what | limit, seconds |
