@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests python -m fuzz.sanitize --seed 2 --cases 1000 --json OUT
 
-Every buffer is an allocation of its own, so that the tool sees where it ends. Exit status: 0 all clean, 1 errors or deaths, 3 time ran out before the end.
+Exit status: 0 all clean, 1 errors or deaths, 3 time ran out before the end.
 """
 import argparse
 import sys
@@ -16,8 +16,6 @@ from .cases import RUN  # noqa: E402
 
 
 class FuzzSanitizer(sanitize.Sanitizer):
-    environment = sanitize.ENVIRONMENT | {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
-
     def names(self):
         return [str(i) for i in range(self.args.first, self.args.first + self.args.cases)]
 
@@ -35,14 +33,11 @@ class FuzzSanitizer(sanitize.Sanitizer):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="fuzz.sanitize")
-    p.add_argument("--tool", default="memcheck", choices=("memcheck", "racecheck", "synccheck", "initcheck"))
+    sanitize.add_arguments(p, jobs=8)
     p.add_argument("--seed", type=int, default=2)
     p.add_argument("--first", type=int, default=0)
     p.add_argument("--cases", type=int, default=1000)
     p.add_argument("--processes", type=int, default=16)
-    p.add_argument("--jobs", type=int, default=8, help="processes side by side")
-    p.add_argument("--time-limit", type=float, default=86400, help="seconds")
-    p.add_argument("--json", help="write what was found to this file")
     p.set_defaults(rows="fuzzed")
     return FuzzSanitizer(p.parse_args()).run()
 

@@ -3,10 +3,14 @@
 One program per case holds every variant (implementation x scale layout), so a case costs one XLA compilation. The program takes the
 outputs of an earlier run and counts the slots whose bits changed: repeats and the untouched-bytes test never leave the device.
 """
+import atexit
+import collections
 import dataclasses
 import json
+import tempfile
 import threading
 import zlib
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +18,7 @@ import numpy as np
 from jax import lax
 
 import jax_fp4_indexer as jfi
+from jax_fp4_indexer.primitives import runtime
 from support import check, inputs, oracle
 from support.calls import IMPLEMENTATIONS, LAYOUTS, arguments, call, choice  # noqa: F401 - run.py, contexts.py and the tests name them through here
 
@@ -25,35 +30,97 @@ def bits(x):
     return lax.bitcast_convert_type(x, jnp.uint32)
 
 
-class Program:
-    """All variants of one set of shapes, compiled: (outputs, changed slots of each variant in order) = program(inputs, earlier outputs)."""
+def calls(inp, implementations, layouts=LAYOUTS, only=None):
+    """{(implementation, layout): static arguments} of the variants that a caller can reach; `only`: of these ("decode.public") alone."""
+    return {(name, layout): c for name in implementations for layout in layouts
+            if (only is None or f"{name}.{layout}" in only) and (c := call(name, inp, layout)) is not None}
 
-    def __init__(self, inp, implementations, layouts=LAYOUTS):
-        self.calls = {(name, layout): c for name in implementations for layout in layouts if (c := call(name, inp, layout)) is not None}
+
+def launch_with(ctas):
+    """Kernels that fill the GPU are launched with `ctas` CTAs for each that they ask of a multiprocessor, in this process. Before anything loads the library."""
+    if "library" in runtime._state:
+        raise RuntimeError("launch_with: the library has its manifest already; call it first in the process")
+    given = runtime.find("cubins/manifest.json")
+    manifest = json.loads(given.read_text())
+    for kernel in manifest["kernels"]:
+        if "per_sm" in kernel["grid"]:
+            kernel["grid"] = {"fixed": [ctas * kernel["grid"]["per_sm"] * kernel["cluster"][0], 1, 1]}
+    folder = tempfile.TemporaryDirectory(prefix="jfi-ctas-")
+    atexit.register(folder.cleanup)
+    cubins = Path(folder.name, "cubins")
+    cubins.mkdir()
+    for arch in given.parent.iterdir():
+        if arch.is_dir():
+            (cubins / arch.name).symlink_to(arch.resolve())
+    (cubins / "manifest.json").write_text(json.dumps(manifest))
+    runtime.load([folder.name, *jfi.__path__])
+
+
+class Program:
+    """All variants of one set of shapes, compiled: (outputs, changed slots of each variant in order) = program(inputs, earlier outputs).
+
+    With `comparing` False it holds the calls and no other work: (outputs, None) = program(inputs).
+    """
+
+    def __init__(self, inp, implementations, layouts=LAYOUTS, only=None, comparing=True):
+        self.calls, self.comparing = calls(inp, implementations, layouts, only), comparing
         Tq, Hq, _, _, _, tiles = inp.shape
         self.out_shape = (Hq, tiles, Tq)
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), arguments(inp))
         earlier = {v: jax.ShapeDtypeStruct(self.out_shape, jnp.float32) for v in self.keys()}
-        self.compiled = jax.jit(self._body).lower(*shapes, earlier).compile()
+        lowered = jax.jit(self._body).lower(*shapes, earlier) if comparing else jax.jit(self._outputs).lower(*shapes)
+        self.compiled = lowered.compile()
 
     def keys(self):
         return [f"{name}.{layout}" for name, layout in self.calls]
 
-    def _body(self, arrays, scales, earlier):
+    def _outputs(self, arrays, scales):
         outs = {}
         for (name, layout), c in self.calls.items():
             q_scale, k_scale = scales[layout]
             outs[f"{name}.{layout}"] = jfi.fp4_indexer_block_scores(q_scale=q_scale, k_scale=k_scale, **arrays, **c)
+        return outs
+
+    def _body(self, arrays, scales, earlier):
+        outs = self._outputs(arrays, scales)
         return outs, jnp.array([jnp.sum((bits(o) != bits(earlier[v])).astype(jnp.int32)) for v, o in outs.items()], jnp.int32)
 
     def put(self, inp):
         return jax.device_put(arguments(inp))
 
     def __call__(self, placed, earlier=None):
+        if not self.comparing:
+            return self.compiled(*placed), None
         if earlier is None:
             nothing = jax.device_put(np.zeros(self.out_shape, np.float32))     # jnp.zeros would compile once a shape
             earlier = dict.fromkeys(self.keys(), nothing)
         return self.compiled(*placed, earlier)
+
+
+class Programs:
+    """The last programs compiled, by shapes and static arguments, which many rows of the table share. For several threads."""
+    KEPT = 32
+
+    def __init__(self, implementations, layouts=LAYOUTS, comparing=True):
+        self.how, self.comparing = (implementations, layouts), comparing
+        self.known, self.lock = collections.OrderedDict(), threading.Lock()
+
+    def of(self, inp, only=None):
+        key = self.key(inp, only)
+        with self.lock:
+            entry = self.known.setdefault(key, [threading.Lock(), None])
+            self.known.move_to_end(key)
+            if len(self.known) > self.KEPT:
+                self.known.popitem(last=False)
+        with entry[0]:                      # who comes second waits for the compilation of the first
+            entry[1] = entry[1] or Program(inp, *self.how, only=only, comparing=self.comparing)
+        return entry[1]
+
+    def key(self, inp, only=None):
+        """Of max_seqlen_k the number of blocks alone is compiled."""
+        shapes = jax.tree.map(lambda x: (np.shape(x), x.dtype.name), arguments(inp))
+        how = {v: c | {"max_seqlen_k": inp.shape[5]} for v, c in calls(inp, *self.how, only).items()}
+        return repr((shapes, how))
 
 
 # -- oracles ---------------------------------------------------------------------------------------------------------------
@@ -137,7 +204,7 @@ def judge(case, inp, truth, out):
 
 
 def run_case(case, inp, program, truth, repeats=20, scrambles=2):
-    """Every check on one case. `truth` is its oracle (None for `safe` rows)."""
+    """Every check on one case. `truth` is its oracle (None for `safe` rows). A program that does not compare is launched once and judged by the oracle alone."""
     report = Report(case.name)
     placed = program.put(inp)
     first, _ = program(placed)
@@ -155,6 +222,8 @@ def run_case(case, inp, program, truth, repeats=20, scrambles=2):
         if other in host and not check.same_bits(out, host[other]):
             report.add(v, f"differs from the public layout: {check.difference(out, host[other])}")
 
+    if not program.comparing:
+        return report
     kinds = ["repeat"] * repeats + ["bytes that do not count"] * scrambles
     changes = [program(placed, first)[1] for _ in range(repeats)]
     changes += [program(program.put(inputs.scramble(inp, seed)), first)[1] for seed in range(scrambles)]

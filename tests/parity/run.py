@@ -30,9 +30,12 @@ def parse(argv):
     p.add_argument("--layout", default="public,preordered_mma")
     p.add_argument("--format", choices=("nvfp4", "mxfp4"))
     p.add_argument("--filter", default="", help="part of a case name; several, separated by commas")
+    p.add_argument("--only", default="", help="these cases alone, by whole names, separated by commas; CASE=IMPLEMENTATION.LAYOUT for one variant of one")
     p.add_argument("--size", choices=("small", "large"))
     p.add_argument("--repeats", type=int, default=20, help="runs that must give the same bits (a quarter of it on outputs above 2^24 slots)")
     p.add_argument("--scrambles", type=int, default=2, help="runs with other bytes wherever nothing counts")
+    p.add_argument("--bare", action="store_true", help="each variant once, judged by the oracle alone, in programs that hold nothing else (for compute-sanitizer)")
+    p.add_argument("--ctas", type=int, default=0, help="CTAs of the kernels that fill the GPU (default: what the manifest says), so that a small case takes many turns")
     p.add_argument("--extra", default="", help="comma-separated: contexts (scan, loop, donation; run first), huge (beyond 2^31)")
     p.add_argument("--no-table", action="store_true", help="only what --extra names")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
@@ -44,6 +47,15 @@ def parse(argv):
     p.add_argument("--json", help="write everything found to this file")
     p.add_argument("--list", action="store_true")
     return p.parse_args(argv)
+
+
+def chosen_pairs(text):
+    """{case: its variants, or None for all of them} of --only."""
+    wanted = {}
+    for name, _, variant in (x.partition("=") for x in text.split(",") if x):
+        all_of_it = not variant or wanted.get(name, []) is None
+        wanted[name] = None if all_of_it else [*wanted.get(name, []), variant]
+    return wanted
 
 
 def ahead(pool, function, items, depth):
@@ -64,6 +76,7 @@ class Summary:
         self.variants = collections.defaultdict(lambda: dict(cases=0, passed=0, exact=0, exact_equal=0, slots=0, minus_inf=0, nan=0, inf=0, flushed=0,
                                                              worst=0.0, worst_case=""))
         self.counts, self.failures, self.not_run = collections.Counter(), [], []
+        self.seconds, self.of_case = collections.Counter(), {}      # of the threads that did it, which overlap; of running and judging each case
 
     def add(self, report):
         bad = {v for v, _ in report.problems}
@@ -90,6 +103,7 @@ class Summary:
             print(f"{v:32s} {s['passed']}/{s['cases']} cases, exact {s['exact_equal']}/{s['exact']} bitwise, worst error {s['worst']:.2e} sum|terms| ({s['worst_case']}), "
                   f"{s['slots']} slots, {s['minus_inf']} -inf, {s['nan']} NaN, {s['inf']} inf, {s['flushed']} flushed")
         print("checks:", ", ".join(f"{k} {n}" for k, n in sorted(self.counts.items())) or "none")
+        print("seconds:", ", ".join(f"{k} {n:.1f}" for k, n in self.seconds.items()))
         print(f"{len(self.failures)} failures, {len(self.not_run)} cases not run, {seconds:.1f} s", flush=True)
 
 
@@ -97,12 +111,18 @@ def run_table(args, chosen, summary, deadline):
     import harness
     import numpy as np
     store = harness.OracleStore(Path(args.oracle) / "oracle.npz" if args.oracle else None)
-    implementations, layouts = args.impl.split(","), args.layout.split(",")
+    programs = harness.Programs(args.impl.split(","), args.layout.split(","), comparing=not args.bare)
+    wanted = chosen_pairs(args.only)
 
-    def prepare(case):
+    def prepare(case, only=None):
+        begin = time.monotonic()
         inp = case.build()
         truth, stored = (None, True) if case.compare == "safe" else store.get(case, inp)
-        return inp, harness.Program(inp, implementations, layouts), truth, stored
+        built = time.monotonic()
+        program = programs.of(inp, only or wanted.get(case.name))
+        summary.seconds["build inputs and oracles"] += built - begin
+        summary.seconds["compile"] += time.monotonic() - built
+        return inp, program, truth, stored
 
     def judged(case, inp, program, truth, repeats, scrambles):
         """run_case under a watchdog: a hung kernel cannot be interrupted, only left."""
@@ -113,9 +133,12 @@ def run_table(args, chosen, summary, deadline):
         watchdog = threading.Timer(args.hang_limit, leave)
         watchdog.daemon = True
         watchdog.start()
+        begin = time.monotonic()
         try:
             return harness.run_case(case, inp, program, truth, repeats, scrambles)
         finally:
+            summary.of_case[case.name] = time.monotonic() - begin
+            summary.seconds["run and judge"] += summary.of_case[case.name]
             watchdog.cancel()
 
     canary = next(c for c in cases.table(fmt=args.format) if c.name.startswith("ragged_1-"))
@@ -136,8 +159,10 @@ def run_table(args, chosen, summary, deadline):
                     continue
                 large = np.prod(program.out_shape) > 2**24
                 summary.add(judged(case, inp, program, truth, args.repeats // 4 if large else args.repeats, args.scrambles))
+                if args.bare:
+                    print(f"done {case.name} {len(program.calls)} variants, {summary.of_case[case.name]:.2f} s", flush=True)
                 if case.compare == "safe":      # the next ordinary call must still be right
-                    steady = steady or (canary, *prepare(canary)[:3])
+                    steady = steady or (canary, *prepare(canary, wanted.get(case.name))[:3])
                     summary.add(judged(*steady, 1, 0))
             except Exception as error:          # a case that raises is a failure; later cases still run unless the device is gone
                 summary.fail(case.name, "all", f"{type(error).__name__}: {str(error).strip()[:600]}")
@@ -153,14 +178,17 @@ def write(args, summary, seconds=None):
     import jax
     device = jax.devices()[0]
     found = dict(jax=jax.__version__, device=device.device_kind, capability=str(getattr(device, "compute_capability", "")), seconds=seconds,
-                 variants=summary.variants, checks=summary.counts, failures=summary.failures, not_run=summary.not_run)
+                 variants=summary.variants, checks=summary.counts, seconds_of_case=summary.of_case, failures=summary.failures, not_run=summary.not_run)
     Path(args.json).write_text(json.dumps(found, indent=1))
 
 
 def main(argv=None):
     args = parse(argv)
-    left_out = [x for x in args.exclude.split(",") if x]
-    chosen = [c for c in cases.table(args.size, args.format, args.filter) if not any(x in c.name for x in left_out)]
+    left_out, wanted = [x for x in args.exclude.split(",") if x], chosen_pairs(args.only)
+    chosen = [c for c in cases.table(args.size, args.format, args.filter) if not any(x in c.name for x in left_out) and (not wanted or c.name in wanted)]
+    unknown = sorted(set(wanted) - {c.name for c in chosen})
+    if unknown:
+        sys.exit(f"run.py: --only names {', '.join(unknown)}: not among the chosen rows of the case table (--list shows them)")
     if args.list:
         for c in chosen:
             print(f"{c.name:36s} {c.size:6s} {c.compare:8s} {'exact' if c.exact else '':6s} {c.reason}")
@@ -174,9 +202,12 @@ def main(argv=None):
         harness.OracleStore.save(path, chosen)
         print(f"{path}: {len(chosen)} cases, {path.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - start:.1f} s")
         return 0
+    if args.ctas:
+        harness.launch_with(args.ctas)
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {platform.python_version()}, {device.device_kind}, {len(chosen)} cases", flush=True)
     summary, deadline = Summary(), start + args.time_limit
+    summary.seconds["start"] = time.monotonic() - start
     extras = [x for x in args.extra.split(",") if x]
     for name, module in (("contexts", "contexts"), ("huge", "huge")):
         if name == "huge" and not args.no_table:

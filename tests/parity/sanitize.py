@@ -1,138 +1,194 @@
-"""The case table under compute-sanitizer: many short processes side by side, since one long one has died with a segmentation fault.
+"""The case table under compute-sanitizer: short processes side by side, since a long one has died with a segmentation fault.
 
     python tests/parity/sanitize.py [--tool memcheck] [--rows small|variants|large] [--oracle DIR] [--time-limit 300] [--json OUT] [--done EARLIER.json]
 
-Rows `variants` are the few of `VARIANT_ROWS`, which launch every kernel with something to do: racecheck takes a multiple of memcheck's time.
-A process that dies is run again in halves until the case is found. With --done, cases that an earlier run found clean are left out.
-The JSON lists the cases and, for each kernel that the GPU's variants launch, how many clean cases launched it.
+Every variant of a case is launched once and judged by the oracle; what else parity checks (repeats, bytes that do not count, sequences alone) is left
+to it. Rows `variants` are the pairs of cover.py, which launch every kernel with something to do, with few CTAs so that its rings go round: racecheck looks
+at every access to shared memory, on the host, and takes a multiple of memcheck's time. The tool is told to look at this package's kernels and no
+others. A process that dies is run again in halves until the case is found. With --done, cases that an earlier run found clean are left out.
+
+The JSON lists the cases (or pairs) and, for each kernel that the GPU's variants launch, how many clean ones launched it.
 Exit status: 0 all clean, 1 errors or deaths, 3 time ran out before the end.
 """
 import argparse
 import collections
 import concurrent.futures
+import functools
 import json
 import os
+import queue
 import re
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 RUN = Path(__file__).with_name("run.py")
-# Graph capture hides launches from the tool; memory taken at once hides where a buffer ends.
-ENVIRONMENT = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer=", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# Graph capture hides launches from the tool; memory taken for more than one buffer at a time hides where a buffer ends.
+ENVIRONMENT = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer=", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONFAULTHANDLER": "1"}
+ALLOCATOR = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}     # unless the caller's environment names one
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-CASES_A_PROCESS = 19            # of the processes that did not die
-# Decode of one, two and several tiles of columns, both masks, ragged and empty sequences, tails, exponents out of every window, bad ids, metadata that lies.
-VARIANT_ROWS = ("tail_after_65", "pages_ragged", "ragged_0", "padded_indices", "global_exact", "q_lengths_causal", "e8m0_ends_in_k_2", "wide_0", "nan_query",
-                "heads_17_1_q2", "edge_q8_r16_causal", "edge_q9_r17_all", "ratio_6_2_short", "ragged_2", "scale_order_129", "page_id_bad_prefill", "lie_everything")
+KERNELS = "kernel_cutlass_"     # with this the name of every kernel of the package begins, and of none of XLA's
+CASES_A_PROCESS = 24
+PORT = 49152                    # the tool's own first one
 
 
 def rows(which):
     """Names of the chosen rows of the case table."""
     from support import cases
-    if which == "variants":
-        return [c.name for c in cases.table("small") if c.name.rpartition("-")[0] in VARIANT_ROWS]
     return [c.name for c in cases.table(None if which == "all" else which)]
 
 
-def kernels(names, capability):
-    """{case: set of kernels that its variants launch on a GPU of that capability}"""
-    import harness
-    from support import cases
+def visible_gpus():
+    """What CUDA_VISIBLE_DEVICES may name, one of each; [None]: nothing is known, and nothing is to be set."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given:
+        return given.split(",")
+    try:
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return [None]
+    return listed or [None]
 
-    from jax_fp4_indexer.primitives import runtime
-    table, found = {c.name: c for c in cases.table()}, {}
-    for name in names:
-        inp, found[name] = table[name].build(), set()
-        _, heads_q, heads_kv, *_ = inp.shape
-        for variant in harness.IMPLEMENTATIONS:
-            for layout in harness.LAYOUTS:
-                call = harness.call(variant, inp, layout)
-                if call is not None:
-                    columns = call["max_seqlen_q"] * (heads_q // heads_kv)
-                    kind = "portable" if variant.startswith("portable") else "auto"
-                    path = "decode" if variant.endswith("decode") else "prefill"
-                    found[name] |= set(runtime.choose_variant(capability, path=path, fp4_format=table[name].fmt, scale_layout=layout,
-                                                              implementation=kind, columns=columns)[2])
+
+@functools.cache
+def tool_help():
+    return subprocess.run(["compute-sanitizer", "--help"], capture_output=True, text=True).stdout
+
+
+def tool_options(tool, slot, jobs):
+    """Options that this machine's compute-sanitizer knows: only our kernels, only the process itself, a port and a share of the host's threads for each process."""
+    found = []
+    for option, value in (("--kernel-name", f"kns={KERNELS}"), ("--kernel-regex", f"kns={KERNELS}")):
+        if option in tool_help() and not found:
+            found += [option, value]
+    wanted = [("--target-processes", "application-only"), ("--port", str(PORT + 16 * slot)), ("--show-backtrace", "device")]
+    if tool == "racecheck":
+        wanted.append(("--racecheck-num-workers", str(max(1, (os.cpu_count() or 2) // jobs))))
+    for option, value in wanted:
+        found += [option, value] if option in tool_help() else []
     return found
-
-
-def capability_here():
-    """(major, minor) of the first GPU."""
-    text = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", "0"], capture_output=True, text=True, check=True).stdout
-    return tuple(int(x) for x in text.strip().split("."))
 
 
 class Sanitizer:
     """`names`, `chunks`, `program` and `further` say what runs; another list of cases (tests/fuzz/sanitize.py) has others."""
-    environment = ENVIRONMENT
 
     def __init__(self, args):
         self.args, self.start = args, time.monotonic()
         self.end = self.start + args.time_limit
-        self.found = {"tool": args.tool, "rows": args.rows, "clean": [], "errors": [], "died": [], "not_run": []}
+        self.found = {"tool": args.tool, "rows": args.rows, "clean": [], "errors": [], "died": [], "not_run": [], "deaths": [], "unfinished": [], "processes": []}
         self.runs = 0                   # case-variant pairs
+        gpus = args.gpus.split(",") if args.gpus else visible_gpus()
+        self.jobs = args.jobs * len(gpus)
+        self.slots = queue.SimpleQueue()
+        for slot in range(self.jobs):
+            self.slots.put((slot, gpus[slot % len(gpus)]))
+
+    @functools.cached_property
+    def capability(self):
+        import cover
+        return self.args.capability or cover.capability_here()
 
     def names(self):
+        import cover
         done = set(json.loads(Path(self.args.done).read_text())["clean"]) if self.args.done else set()
-        return [name for name in rows(self.args.rows) if name not in done]
+        every = cover.pairs(self.capability) if self.args.rows == "variants" else self.in_order(rows(self.args.rows))
+        return [name for name in every if name not in done]
+
+    def in_order(self, names):
+        """Cases of one program next to each other, and of one format, which has kernels of its own."""
+        import harness
+        from support import cases
+        programs, table = harness.Programs(harness.IMPLEMENTATIONS), {c.name: c for c in cases.table()}
+        first = {}
+        for name in names:
+            first.setdefault((table[name].fmt, programs.key(table[name].build())), len(first))
+        return sorted(names, key=lambda n: (table[n].fmt, first[table[n].fmt, programs.key(table[n].build())]))
 
     def chunks(self, names):
-        """What each process runs."""
-        processes = min(max(1, len(names)), max(self.args.jobs, -(-len(names) // CASES_A_PROCESS)))
-        return [names[i::processes] for i in range(processes)]
+        """What each process runs: neighbours."""
+        processes = min(max(1, len(names)), max(self.jobs, -(-len(names) // CASES_A_PROCESS)))
+        ends = [len(names) * i // processes for i in range(processes + 1)]
+        return [names[a:b] for a, b in zip(ends, ends[1:])]
 
     def program(self, names):
         """Arguments of the Python that runs these cases; its output says "0 failures" and how many cases ran."""
-        command = [str(RUN), "--repeats", "1", "--scrambles", "0", "--workers", "1", "--filter", ",".join(names)]
+        command = [str(RUN), "--bare", "--workers", "1", "--only", ",".join(names)]
+        command += ["--ctas", str(self.args.ctas)] if self.args.ctas else []
         return command + (["--oracle", self.args.oracle] if self.args.oracle else [])
 
+    def environment(self, gpu):
+        chosen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        return {**ALLOCATOR, **os.environ, **ENVIRONMENT, **chosen}
+
     def check(self, names):
-        left = self.end - time.monotonic()
-        if left <= 0:
-            self.found["not_run"] += names
-            return
-        command = ["compute-sanitizer", "--tool", self.args.tool, sys.executable, *self.program(names)]
+        slot, gpu = self.slots.get()
         try:
-            text = subprocess.run(command, capture_output=True, text=True, timeout=left, env={**os.environ, **self.environment}).stdout
-        except subprocess.TimeoutExpired:
+            finished = self.process(names, slot, gpu)
+        finally:
+            self.slots.put((slot, gpu))
+        if finished is None:
             self.found["not_run"] += names
-            return
-        # racecheck prints both summaries when its program fails; what counts is the larger
-        summary = re.findall(r"ERROR SUMMARY: (\d+)|RACECHECK SUMMARY: (\d+) hazard", text)
-        if not summary and len(names) > 1:
-            self.check(names[:len(names) // 2])
-            self.check(names[len(names) // 2:])
-        elif not summary:
-            self.found["died"] += names
-        elif any(int(n) for pair in summary for n in pair if n) or not re.search(r"^0 failures", text, re.M):
-            self.found["errors"].append({"cases": names, "output": digest(text)})
         else:
+            self.judge(names, *finished)
+
+    def process(self, names, slot, gpu):
+        """(exit status, output, end of the error output) of the tool on these cases, None where time ran out."""
+        begin = time.monotonic()
+        if self.end <= begin:
+            return None
+        command = ["compute-sanitizer", "--tool", self.args.tool, *tool_options(self.args.tool, slot, self.jobs), sys.executable, *self.program(names)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment(gpu), start_new_session=True)
+        try:
+            text, errors = child.communicate(timeout=self.end - begin)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)        # the tool, and the program under it
+            self.found["unfinished"].append({"cases": names, "output": digest(child.communicate()[0])})
+            return None
+        phases = re.search(r"^seconds: (.*)", text, re.M)
+        self.found["processes"].append({"units": len(names), "seconds": round(time.monotonic() - begin, 1), "of which": phases[1] if phases else ""})
+        return child.returncode, text, errors
+
+    def judge(self, names, status, text, errors):
+        # racecheck prints both summaries when its program fails; what counts is the larger
+        reported = [int(n) for pair in re.findall(r"ERROR SUMMARY: (\d+)|RACECHECK SUMMARY: (\d+) hazard", text) for n in pair if n]
+        ended = re.search(r"^\d+ failures", text, re.M)
+        if any(reported) or (reported and ended and not re.search(r"^0 failures", text, re.M)):
+            self.found["errors"].append({"cases": names, "output": digest(text), "error_output": errors[-2000:]})
+        elif reported and ended:
             self.found["clean"] += names
             self.runs += sum(int(n) for n in re.findall(r"(\d+)/\d+ cases", text))
+        else:                           # it died, or never began
+            self.found["deaths"].append({"cases": names, "status": status, "output": digest(text), "error_output": errors[-3000:]})
+            if len(names) > 1:
+                self.check(names[:len(names) // 2])
+                self.check(names[len(names) // 2:])
+            else:
+                self.found["died"] += names
 
     def further(self, names):
         """What else the JSON holds."""
-        launched = kernels(names, self.args.capability or capability_here())
+        import cover
+        launched = {name: cover.launches(name, self.capability) for name in names}
         count = collections.Counter(kernel for name in self.found["clean"] for kernel in launched[name])
         return {"kernels": {k: count[k] for k in sorted(set().union(*launched.values()))}}
 
     def run(self):
         names = self.names()
         chunks = self.chunks(names)
-        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             list(pool.map(self.check, chunks))
-        seconds = time.monotonic() - self.start
-        print(f"{self.args.tool}: {len(self.found['clean'])} cases clean ({self.runs} case-variant pairs), {len(self.found['errors'])} processes with errors, "
-              f"{len(self.found['died'])} cases whose process died, {len(self.found['not_run'])} not run; {seconds:.0f} s, {len(chunks)} processes, {self.args.jobs} at a time")
-        for error in self.found["errors"]:
-            print(error["cases"], error["output"], sep="\n")
+        seconds, found = time.monotonic() - self.start, self.found
+        print(f"{self.args.tool}: {len(found['clean'])} clean of {len(names)} ({self.runs} case-variant pairs), {len(found['errors'])} processes with errors, "
+              f"{len(found['died'])} whose process died, {len(found['not_run'])} not run; {seconds:.0f} s, {len(chunks)} processes, {self.jobs} at a time")
+        for error in found["errors"] + found["deaths"]:
+            print(error["cases"], f"exit status {error['status']}" if "status" in error else "", error["output"], error["error_output"], sep="\n")
         if self.args.json:
-            report = {**self.found, "pairs": self.runs, "seconds": seconds}
+            report = {**found, "pairs": self.runs, "seconds": seconds}
             Path(self.args.json).write_text(json.dumps(report, indent=1))       # first without what else may fail: it is cheap to count again, and dear to run again
             Path(self.args.json).write_text(json.dumps({**report, **self.further(names)}, indent=1))
-        return 1 if self.found["errors"] or self.found["died"] else 3 if self.found["not_run"] else 0
+        return 1 if found["errors"] or found["died"] else 3 if found["not_run"] else 0
 
 
 def digest(text):
@@ -143,17 +199,27 @@ def digest(text):
     return "\n".join(counted + rest[-12:])
 
 
+def add_arguments(p, jobs):
+    """Arguments that the fuzzer's list of cases has too."""
+    p.add_argument("--tool", default="memcheck", choices=TOOLS)
+    p.add_argument("--time-limit", type=float, default=86400, help="seconds")
+    p.add_argument("--jobs", type=int, default=jobs, help="processes side by side on a GPU")
+    p.add_argument("--gpus", help="as CUDA_VISIBLE_DEVICES (default: all)")
+    p.add_argument("--json", help="write what was found to this file")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--tool", default="memcheck", choices=TOOLS)
+    add_arguments(p, max(1, min(6, (os.cpu_count() or 2) // 3)))
     p.add_argument("--rows", default="all", choices=("small", "large", "all", "variants"))
+    p.add_argument("--ctas", type=int, help="run.py --ctas; 0: as many as the GPU has room for (default: 1 for rows `variants`, else 0)")
     p.add_argument("--oracle", help="folder of run.py --make-oracle")
-    p.add_argument("--time-limit", type=float, default=86400, help="seconds")
-    p.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 3), help="processes side by side")
-    p.add_argument("--capability", type=lambda x: tuple(int(n) for n in x.split(".")), help="of the GPU whose kernels --json counts, e.g. 9.0 (default: ask nvidia-smi)")
-    p.add_argument("--json", help="write what was found to this file")
-    p.add_argument("--done", help="file of an earlier --json: its clean cases are left out")
-    return Sanitizer(p.parse_args()).run()
+    p.add_argument("--capability", type=lambda x: tuple(int(n) for n in x.split(".")), help="of the GPU, e.g. 9.0 (default: ask nvidia-smi)")
+    p.add_argument("--done", help="file of an earlier --json: what it found clean is left out")
+    args = p.parse_args()
+    if args.ctas is None:
+        args.ctas = int(args.rows == "variants")
+    return Sanitizer(args).run()
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ class WideDecodeKernel(BlockScoresKernel):
         while u < stop:
             u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
             if u < stop:
-                fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + (ordinal & 3))
+                # Of the page's own barrier if it is new, else of any other: the page's maxima come next to its own, before all warps have left it
+                fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + ((ordinal + Int32(tile > 0)) & 3))
                 first_unit = u - block                  # of block 0
                 if tiles > 1:
                     end = u + 1
@@ -199,10 +200,8 @@ class WideDecodeKernel(BlockScoresKernel):
                 due = Int32(1)
             elif release != 0:
                 cursor = ring.refill(w, cursor, stage)
-        elif release != 0:
-            bar_arrive(w.barrier + stage, 128)
         else:
-            bar_sync(w.barrier + stage, 128)         # the same barrier comes next: nobody may be ahead
+            bar_arrive(w.barrier + stage, 128)
         return due, cursor
 
     def reduce_rows(self, w, values):
