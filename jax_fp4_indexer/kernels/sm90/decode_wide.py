@@ -14,7 +14,8 @@ reduced between them. A warpgroup walks its units in order:
 
 Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The second m64 tile of a page runs in the
 tensor core under the decode of the next page's first. Named barriers (four a warpgroup) replace empty-stage mbarriers: a page's stage is free once
-its four warps have arrived, and no warp gets four pages ahead, because each of them waits once in four pages.
+its four warps have arrived, and no warp gets four pages ahead, because each of them waits once in four pages. One warp waits and three arrive: were all
+to wait, at two places of the code, compute-sanitizer would call it divergence.
 
 A score is a function of its own query row and its block alone: a column takes the general form on a slice if it does not see all 32 keys, or if a scale of
 its own or of these keys asks for it, whatever the other columns are. Columns beyond `columns` (R * q_len large) are worked in further tiles,
