@@ -61,7 +61,8 @@ class Scratch:
     """Byte offsets of the prefill scratch (fields are ints, or DSL Int64 inside a kernel).
 
     header       int64 total steps of this pass; int32 at byte 8: 1 if a page, 2 if a query row (3: both) needs the exact-exponent fixup; int32 at
-                 byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/sm90/forms.py)
+                 byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/sm90/forms.py);
+                 int32 at byte FALLS: 1 where a sum of queries or pages falls, so that every slot is NaN
     entries      64 bytes each, see kernels/common/plan.py
     token_pages  int32 [tokens]; chunk_min, chunk_max int32 [ceil(tokens/128)]
     page_flags   int32 [pages_per_pass * heads_kv]: 128 - the first counted row of the page that has an exponent outside KEY_WINDOW, 0 if none does
@@ -80,6 +81,7 @@ class Scratch:
     """
     ENTRY_BYTES = 64
     HEADER_BYTES = 64
+    FALLS = 32
 
     entries: object
     max_entries: object

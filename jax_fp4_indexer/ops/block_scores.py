@@ -53,9 +53,9 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
 
     Returns:
       float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows
-      past cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside [0, num_pages).
-      Bytes that do not count never change a bit. Metadata that contradicts itself can give wrong scores, nothing worse;
-      `validate_metadata` finds such faults on the host.
+      past cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside [0, num_pages); NaN everywhere where
+      cu_seqlens_q or cu_page_offsets falls. Bytes that do not count never change a bit. Metadata that contradicts itself in other ways is cut to
+      what exists (a sum past its end, too few pages, a falling cu_seqlens_k: length 0); `validate_metadata` finds all such faults on the host.
 
     Raises:
       TypeError, ValueError: what shapes, dtypes and static arguments show, while tracing.

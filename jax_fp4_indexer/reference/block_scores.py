@@ -22,9 +22,11 @@ from ..formats import scale_layout as layouts
 from ..formats import scales
 from . import decode
 from .block_scores_call import OP, check, operands
-from .varying import same_varying_axes, vary_like
+from .split import falls
+from .varying import same_varying_axes
 
 INT32_MAX = 2**31 - 1
+CU_Q, CU_PAGES = 5, 7          # operands of block_scores_core
 MAX_CHUNK = 128                 # query tokens of a step
 MAX_CHUNK_ROWS = 2048           # query rows (token, head) of a step: bounds the [rows, groups, 128] dots to 8 MiB
 NO_DERIVATIVE = (f"{OP} selects what to attend to and has no derivative. Wrap its arguments (not its result) in jax.lax.stop_gradient, "
@@ -66,7 +68,10 @@ def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqle
     args = same_varying_axes(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale)
     tokens, heads_q, _ = q.shape
     num_seqs = cu_seqlens_q.shape[0] - 1
-    scores = vary_like(jnp.full((heads_q, k_tiles, tokens), -jnp.inf, jnp.float32), args[0])
+    # Sums that fall give every slot NaN, and no sequence anything to write over it.
+    wrong = falls(args[CU_Q]) | falls(args[CU_PAGES])
+    scores = jnp.broadcast_to(jnp.where(wrong, jnp.nan, jnp.float32(-jnp.inf)), (heads_q, k_tiles, tokens))
+    args = (*args[:CU_Q], jnp.where(wrong, 0, args[CU_Q]), *args[CU_Q + 1:])
     if 0 in (scores.size, num_seqs, kv_indices.shape[0]):
         return scores
     # One walk after another under vmap: batched loops would copy all of `scores` at each step.

@@ -14,7 +14,8 @@ def causal_offset(cu_seqlens_q, cu_seqlens_k):
 def token_range(cu_seqlens_q, offset, first, tokens):
     """(cu_seqlens_q, offset) under which rows 0 .. tokens - 1 of a device are rows first .. first + tokens - 1 of the batch."""
     skipped = jnp.clip(first - cu_seqlens_q[:-1], 0, jnp.maximum(cu_seqlens_q[1:] - cu_seqlens_q[:-1], 0))      # rows of the sequence before the range
-    return jnp.clip(cu_seqlens_q, first, first + tokens) - first, offset + jnp.minimum(skipped, INT32_MAX - jnp.maximum(offset, 0))
+    own = jnp.clip(cu_seqlens_q, first, first + tokens) - first
+    return _falling_where(cu_seqlens_q, own), offset + jnp.minimum(skipped, INT32_MAX - jnp.maximum(offset, 0))
 
 
 def block_range(cu_seqlens_k, cu_page_offsets, offset, first, blocks):
@@ -23,4 +24,15 @@ def block_range(cu_seqlens_k, cu_page_offsets, offset, first, blocks):
     before = first * PAGE                                                               # keys of a sequence before the range
     lengths = jnp.clip(cu_seqlens_k[1:] - cu_seqlens_k[:-1] - before, 0, min(blocks * PAGE, INT32_MAX))
     cu_seqlens_k = jnp.concatenate([jnp.zeros_like(cu_seqlens_k[:1]), jnp.cumsum(lengths, dtype=jnp.int32)])
-    return cu_seqlens_k, cu_page_offsets + jnp.minimum(first, INT32_MAX - cu_page_offsets), jnp.maximum(offset, INT32_MIN + before) - before
+    own_pages = cu_page_offsets + jnp.minimum(first, INT32_MAX - jnp.maximum(cu_page_offsets, 0))
+    return cu_seqlens_k, _falling_where(cu_page_offsets, own_pages), jnp.maximum(offset, INT32_MIN + before) - before
+
+
+def falls(prefix_sum):
+    """Whether a prefix sum falls somewhere: bool scalar. Of queries or pages it makes every score NaN."""
+    return (prefix_sum[1:] < prefix_sum[:-1]).any()
+
+
+def _falling_where(whole, own):
+    """The prefix sum `own` of a device; one that falls where that of the whole batch does, for clipping may have hidden it."""
+    return jnp.where(falls(whole), -jnp.arange(own.shape[0], dtype=own.dtype), own)

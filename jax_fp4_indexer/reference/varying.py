@@ -17,7 +17,3 @@ def same_varying_axes(*xs):
     """The arrays, each varying over every manual axis that any of them varies over. Outside `shard_map` they come back as they are."""
     axes = frozenset().union(*map(_varying, xs))
     return tuple(_vary(x, axes) for x in xs)
-
-
-def vary_like(x, like):
-    return _vary(x, _varying(like))

@@ -70,7 +70,7 @@ def run(implementations, seed=1):
     for name in implementations:
         program = Program(bucket, case.pool, [name])
         right = program(case.pool, case.metadata)[name]
-        yield f"{name} aligned", "shared", expected.judge(right, case.pool, truth, name)[0]
+        yield f"{name} aligned", "shared", expected.judge(right, case.pool, truth)
         arrays, scales = program._split(case.pool.inp)
         arrays = arrays | case.metadata.arrays()
         layout = bucket.layout(name)
@@ -80,7 +80,7 @@ def run(implementations, seed=1):
                 if offset % array.itemsize:
                     continue
                 outcome, problem = _one(program, case, truth, name, layout, operands, operand, Shifted(array, offset))
-                again = expected.judge(program(case.pool, case.metadata)[name], case.pool, truth, name)[0]
+                again = expected.judge(program(case.pool, case.metadata)[name], case.pool, truth)
                 yield f"{name} {operand} + {offset}", outcome, problem or (again and f"the next call: {again}")
 
 
@@ -99,7 +99,7 @@ def _one(program, case, truth, name, layout, operands, operand, shifted):
         text = str(error)
         named = "past a multiple of" in text and "INVALID_ARGUMENT" in text
         return "refused by the op", "" if named else f"the error is not about alignment: {text[:300]}"
-    return outcome, expected.judge(out, case.pool, truth, name)[0]
+    return outcome, expected.judge(out, case.pool, truth)
 
 
 def main():

@@ -14,7 +14,6 @@ from fuzz import __main__ as command
 from fuzz import alignment, cases, expected, metadata, shapes, values
 from fuzz.run import Fuzzer
 from support import oracle
-from support.calls import IMPLEMENTATIONS
 
 TESTS = Path(__file__).resolve().parents[1]
 REFERENCE = ("decode_8_2-nvfp4-mask2,columns_32-mxfp4-mask1,many_sequences-nvfp4-mask1,prefill_4_2-mxfp4-mask2,one_query_each-nvfp4-mask0,no_pages-mxfp4-mask1,"
@@ -26,7 +25,7 @@ def test_the_reference(seed):
     fuzzer = Fuzzer(seed, ["reference"], match=REFERENCE, workers=2)
     well = fuzzer.run(range(480))
     assert well, fuzzer.failures[:3]
-    assert fuzzer.counts["invalid"] > 100 and fuzzer.slots["reference"] > 10 * fuzzer.slots["left open"]
+    assert fuzzer.counts["invalid"] > 100 and 50 < fuzzer.counts["falls"] < fuzzer.counts["invalid"] - 50
 
 
 SMALL = shapes.buckets("decode_4_1-nvfp4,decode_8_2-mxfp4,columns_32-nvfp4,one_query_each,two_queries,no_list,all_of_size_1,wide_pool-mxfp4-mask0")
@@ -43,21 +42,19 @@ def test_its_oracle_is_the_naive_one(drawn):
     for case, truth in drawn:
         inp = dataclasses.replace(case.pool.inp, **{f.name: getattr(case.metadata, f.name) for f in dataclasses.fields(metadata.Metadata) if f.name != "faults"})
         naive = oracle.evaluate(inp)
-        sure = np.broadcast_to(expected.decided(truth, "reference") == expected.SURE, naive.scores.shape)
-        np.testing.assert_allclose(truth.truth.scores[sure], naive.scores[sure], rtol=1e-12, atol=0 if case.pool.exact else 1e-9, err_msg=str(case))
+        np.testing.assert_allclose(truth.truth.scores, naive.scores, rtol=1e-12, atol=0 if case.pool.exact else 1e-9, err_msg=str(case))
         if not case.pool.exact:
-            finite = sure & np.isfinite(naive.scores)
+            finite = np.isfinite(naive.scores)
             np.testing.assert_allclose(truth.truth.bound[finite], naive.bound[finite], rtol=1e-12, err_msg=str(case))
 
 
 def test_what_is_drawn(drawn):
-    """Valid batches are valid, all faults come up, and most of what they give is decided."""
+    """Valid batches are valid, all faults come up, many of them without a sum that falls, and blocks are seen then."""
     assert not [case for case, _ in drawn if case.invalid and not case.metadata.faults]
     assert sum(bool(case.invalid) for case, _ in drawn) > 90
     assert {fault for i in range(700) for fault in cases.make(4, i, shapes.buckets()).metadata.faults} == set(metadata.FAULTS)
-    for name in IMPLEMENTATIONS:
-        levels = [expected.decided(truth, name)[truth.visible] for case, truth in drawn if case.invalid]
-        assert (np.concatenate(levels) != expected.FREE).mean() > .5, name
+    assert 30 < sum(truth.falls for _, truth in drawn) < 100
+    assert sum(bool(case.invalid) and truth.visible.any() for case, truth in drawn) > 30
     pools = cases.Pools(3)
     for a, _ in drawn[:5]:
         b = cases.make(3, a.index, SMALL, pools)
@@ -103,28 +100,29 @@ def test_every_kind_of_wrong_is_noticed(drawn):
         if case.invalid or truth.truth.scores.size == 0:
             continue
         for what, out in wrong_outputs(case, truth):
-            problem, compared, _ = expected.judge(out, case.pool, truth, "decode")
+            problem = expected.judge(out, case.pool, truth)
             assert (what in problem) if what else not problem, (str(case), what, problem)
             noticed[what] += bool(what)
-            assert compared == out.size
     assert min(noticed[w] for w in ("-inf set differs", "not written", "NaN set differs", "set differs", "bits differ", "error above", " ")) > 10, noticed
 
 
-def test_pages_that_fall_leave_slots_of_decode_open_but_no_others():
+@pytest.mark.parametrize("name", ["cu_q", "cu_p"])
+def test_a_sum_that_falls_is_to_give_nan_everywhere(name):
     bucket = shapes.buckets("decode_8_2-nvfp4-mask0")[0]
     pool = values.make(bucket, 0, 1)
-    cu = lambda *x: np.array(x, np.int32)
-    m = metadata.Metadata(cu(0, 4, 8, 12, 12, 12, 12), cu(0, 256, 512, 768, 768, 768, 768), cu(0, 4, 2, 4, 4, 4, 4), np.arange(24, dtype=np.int32) % 20, None)
+    cu = lambda *x: np.array(x, np.int32)  # noqa: E731
+    m = metadata.Metadata(cu(0, 4, 8, 12, 12, 12, 12), cu(0, 256, 512, 768, 768, 768, 768), cu(0, 2, 4, 6, 6, 6, 6), np.arange(24, dtype=np.int32) % 20, None)
+    rising = expected.expect(pool, m)
+    getattr(m, name)[5] -= 1
     truth = expected.expect(pool, m)
-    assert truth.tokens_rise and not truth.pages_rise
-    out = truth.truth.scores.astype(np.float32)
-    for poisoned, name, right in (((0, 0, 0), "decode", True), ((0, 4, 0), "decode", False), ((0, 0, 0), "portable_prefill", False), ((0, 0, 0), "prefill_staged", True), ((0, 0, 0), "prefill_direct", False)):
+    assert not rising.falls and truth.falls
+    out = np.full(truth.truth.scores.shape, np.nan, np.float32)
+    assert not expected.judge(out, pool, truth)
+    assert "NaN set differs" in expected.judge(rising.truth.scores.astype(np.float32), pool, truth)
+    for value, what in ((np.uint32(expected.POISON).view(np.float32), "not written"), (-np.inf, "NaN set differs")):
         bad = out.copy()
-        bad[poisoned] = np.uint32(expected.POISON).view(np.float32)
-        assert (expected.judge(bad, pool, truth, name)[0] == "") == right, (poisoned, name)
-    bad = out.copy()
-    bad[0, 0, 0] += 1
-    assert "bits differ" in expected.judge(bad, pool, truth, "decode")[0]
+        bad[-1, -1, -1] = value
+        assert what in expected.judge(bad, pool, truth)
 
 
 def test_a_failure_tells_how_to_run_it_again(capsys):

@@ -213,3 +213,17 @@ def test_errors_of_ranges(function, args, error, part):
     with pytest.raises(error) as caught:
         function(*args)
     assert str(caught.value).startswith(part), str(caught.value)
+
+
+@pytest.mark.parametrize("name, sums", [("cu_seqlens_q", (0, 3, 3, 9, 8, 14)), ("cu_seqlens_q", (0, 3, 30, 29, 30, 31)),
+                                        ("cu_page_offsets", (0, 3, 4, 5, 11, 10)), ("cu_page_offsets", (-9, -9, 0, 2**31 - 1, 2**31 - 2, 2**31 - 1))])
+def test_a_part_falls_where_the_whole_does(name, sums):
+    """Clipped to a range, the sums of a part might not: every device has to give NaN, as the whole call does."""
+    inp = batch("offset")
+    a = {**inp.arrays(), name: i32(*sums)}
+    if name == "cu_seqlens_q":
+        parts = [jfi.token_range_metadata(a["cu_seqlens_q"], a["cu_seqlens_k"], first, 4, qo_offset=OFFSETS)[0] for first in (0, 4, 12)]
+    else:
+        parts = [jfi.block_range_metadata(a["cu_seqlens_q"], a["cu_seqlens_k"], a["cu_page_offsets"], first, 2, qo_offset=OFFSETS)[1] for first in (0, 2, 2**24)]
+    for part in parts:
+        assert np.isnan(np.asarray(jfi.fp4_indexer_block_scores(**{**a, name: part}, **inp.statics()))).all()

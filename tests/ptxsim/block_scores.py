@@ -45,22 +45,17 @@ class Outcome:
     def unwritten(self):
         return int((self.scores.view(np.uint32) == POISON).sum())
 
-    def problems(self, truth=None, exact=False):
-        """Sentences on what is wrong; empty if nothing is.
-
-        truth: an Oracle, or None for metadata that contradicts itself. Only accesses, hangs and undefined data are judged then:
-        sequences may claim the same tokens, and a slot of `scores` that two of them write has no right value.
-        """
-        found = [f for f in self.faults if truth is not None or "[global-race" not in f or "'scores'" not in f]
-        if truth is not None:
-            if self.unwritten:
-                found.append(f"{self.unwritten} of {self.scores.size} slots were not written")
-            result = check.compare(self.scores, truth, exact)
-            if not result.ok:
-                found.append(result.problem)
+    def problems(self, truth, exact=False):
+        """Sentences on what is wrong; empty if nothing is. truth: an Oracle."""
+        found = list(self.faults)
+        if self.unwritten:
+            found.append(f"{self.unwritten} of {self.scores.size} slots were not written")
+        result = check.compare(self.scores, truth, exact)
+        if not result.ok:
+            found.append(result.problem)
         return found
 
-    def raise_if_wrong(self, name, truth=None, exact=False):
+    def raise_if_wrong(self, name, truth, exact=False):
         found = self.problems(truth, exact)
         if found:
             raise AssertionError(f"{name}:\n" + "\n".join(found))

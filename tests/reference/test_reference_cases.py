@@ -241,22 +241,33 @@ def test_bytes_that_do_not_count_never_change_a_bit():
         assert (batch.run_padded(reference).view(np.int32) == before.view(np.int32)).all()
 
 
-# Metadata that contradicts itself: defined where the rules define it, finished and in shape everywhere.
+# Metadata that contradicts itself.
 
 @pytest.mark.parametrize("field, values", [
     ("cu_q", [0, 5, 2, 4]), ("cu_q", [-7, 2, 99, 4]), ("cu_q", [INT32_MAX, INT32_MIN, 3, 4]), ("cu_k", [0, 400, 100, 500]), ("cu_k", [INT32_MAX, INT32_MIN, 0, INT32_MAX]),
     ("cu_k", [0, INT32_MAX, INT32_MAX, INT32_MAX]), ("cu_p", [0, 3, 1, 2]), ("cu_p", [-4, 90, INT32_MIN, INT32_MAX]), ("cu_p", [9, 9, 9, 9])])
-def test_contradictory_metadata_ends(field, values):
+def test_contradictory_metadata(field, values):
     batch = base([1, 1, 2], [300, 5, 128], causal=True).replace(**{field: np.array(values, np.int32)})
     for causal in (True, False):
         got = batch.replace(causal=causal).run(reference)
-        assert got.shape == (1, 3, 4) and np.isin(got, [128, -INF]).all()
+        assert got.shape == (1, 3, 4)
+        if field != "cu_k" and sorted(values) != values:
+            assert np.isnan(got).all()                 # a sum that falls
+        else:
+            assert np.isin(got, [128, -INF]).all()
     if field == "cu_p" and values == [9, 9, 9, 9]:
         assert (got == -INF).all()                     # no page of any sequence is listed
 
 
-def test_rows_past_the_last_prefix_sum_are_empty_even_if_a_sequence_claims_them():
-    check(base([2, 2], [5, 5]).replace(cu_q=np.array([0, 4, 3], np.int32), causal=False), [[[128, 128, 128, -INF]]])
+def test_a_sum_that_falls_gives_nan_everywhere_whatever_else_is_empty():
+    for batch in (base([2, 2], [5, 5]), base([2, 2], [0, 0], max_seqlen_k=300)):
+        assert np.isnan(batch.replace(cu_q=np.array([0, 4, 3], np.int32)).run(reference)).all()
+        assert np.isnan(batch.replace(cu_p=np.array([0, -5, -5], np.int32)).run(reference)).all()
+    batch = base([2, 2], [5, 5])
+    sums = np.array([[0, 2, 4], [0, 4, 3]], np.int32)
+    f = lambda cu_q: reference(batch.q, batch.k, batch.q_scale, batch.k_scale, cu_q, batch.cu_k, batch.cu_p, **batch.keywords())
+    right, wrong = np.asarray(jax.jit(jax.vmap(f))(sums))
+    assert (right == batch.run(reference)).all() and np.isnan(wrong).all()
 
 
 def test_huge_k_len_with_few_pages_listed():

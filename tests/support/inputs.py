@@ -177,12 +177,17 @@ def sequences(inp):
         yield q0, q_len, k_len, p0, n, offset
 
 
+def falls(inp):
+    """Whether the sum of queries or of pages falls somewhere, so that every slot is NaN."""
+    return any((x[1:] < x[:-1]).any() for x in (inp.cu_q, inp.cu_p))
+
+
 def counted(inp):
     """Masks of what counts: tokens [Tq], keys [num_pages, 128], list entries [N]. Keys no query of the batch sees do not count."""
     tokens = np.zeros(inp.q.shape[0], bool)
     keys = np.zeros((inp.k.shape[0], PAGE), bool)
     entries = np.zeros(inp.kv_indices.size, bool)
-    for q0, q_len, k_len, p0, n, offset in sequences(inp):
+    for q0, q_len, k_len, p0, n, offset in () if falls(inp) else sequences(inp):
         tokens[q0:q0 + q_len] = True
         last = min(k_len - 1, q_len - 1 + offset) if q_len else -1
         for kb in range(min(n, last // PAGE + 1)):

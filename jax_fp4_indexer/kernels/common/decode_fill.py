@@ -1,15 +1,16 @@
 """The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no sequence."""
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
-from .asm import stg_f32
+from .asm import stg32
+from .fill import fill_bits
 
 
 @cute.jit
-def fill_invisible(seqs, scores, heads_q, thread, threads):
-    """Threads `thread` of `threads` of the whole grid together. scores: address of f32 [Hq, Ktiles, Tq]."""
+def fill_invisible(seqs, falls, scores, heads_q, thread, threads):
+    """Threads `thread` of `threads` of the whole grid together. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot."""
+    seqs, nothing = seqs.unless(falls), fill_bits(falls)
     count, k_tiles, tokens = seqs.count, seqs.k_tiles, seqs.tokens
-    nothing = Float32(float("-inf"))
     # Pairs (sequence, block), sequence fastest: neighbouring threads write neighbouring tokens
     if count > 0:
         b, kb = thread % count, thread // count
@@ -26,7 +27,7 @@ def fill_invisible(seqs, scores, heads_q, thread, threads):
                     at = scores + (Int64(kb) * Int64(tokens) + Int64(first + j)) * 4
                     h = Int32(0)
                     while h < heads_q:
-                        stg_f32(at, nothing)
+                        stg32(at, nothing)
                         at = at + Int64(k_tiles) * Int64(tokens) * 4
                         h = h + 1
                     j = j + 1
@@ -43,7 +44,7 @@ def fill_invisible(seqs, scores, heads_q, thread, threads):
         step_t, step_row = threads % padding, threads // padding
         rows = heads_q * k_tiles
         while row < rows:
-            stg_f32(scores + (Int64(row) * Int64(tokens) + Int64(end + t)) * 4, nothing)
+            stg32(scores + (Int64(row) * Int64(tokens) + Int64(end + t)) * 4, nothing)
             t = t + step_t
             row = row + step_row
             if t >= padding:

@@ -8,10 +8,11 @@ the table describes a pair of token tiles; its units, (kv head, head group), are
                  6 pages_a   7 pages_b                             8 list position of the sequence's page 0
                  9 k_len    10 key_a   11 key_b                    12 log2(tile width)   13 head groups   14 sequence   15 zero
     last_key of token token_a + j is min(k_len - 1 - j, key_a) + j, which never overflows.
-    header       int64 total steps; int32 at byte 12: number of entries (all have at least one step)
+    header       int64 total steps; int32 at byte 12: number of entries (all have at least one step); int32 at byte 32: 1 where a sum of queries or pages
+                 falls. There are no steps then, and the fill writes NaN to every slot.
 
 `write_table` is the work of one CTA, `write_token_pages` of every warp of the launch. Both only need the metadata; nothing they write depends
-on what scratch held before. With metadata that contradicts itself the table may fill up: the steps that do not fit are then left out.
+on what scratch held before. Sums that do not fall give no more entries than there is room for: ceil(q_len / 16) a sequence at most.
 """
 import cutlass
 import cutlass.cute as cute
@@ -22,6 +23,7 @@ from .asm import clz, ldg32, lds32, lds_s64, redux, scan_add_s64, stg32, stg64, 
 
 NO_LIMIT = 2**31 - 1            # the causal offset that hides nothing
 MIN_TILE_LOG2 = 3
+FALL = 1 << 48                  # a fall, in a sum that counts pairs of tiles below it
 
 
 def clamp(x, low, high):
@@ -56,6 +58,13 @@ def sequence(args, b: Int32):
     if args.mask == 2:
         offset = Int64(ldg32(args.qo_offset.toint() + at))
     return q0, q_len, k_len, p0, n, offset
+
+
+def falls_at(args, b: Int32):
+    """Whether the sum of queries or of pages falls from sequence b to the next."""
+    at = Int64(b) * 4
+    cu_q, cu_p = args.cu_seqlens_q.toint() + at, args.cu_page_offsets.toint() + at
+    return (ldg32(cu_q, 4) < ldg32(cu_q)) | (ldg32(cu_p, 4) < ldg32(cu_p))
 
 
 @cute.jit
@@ -142,49 +151,46 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
     """All threads of one CTA write header and entries. smem: shared address of plan_shared_bytes(threads); threads: a power of two."""
     scratch = args.scratch.toint()
     prefix, sums = smem, smem + threads * 4
-    room = layout.max_entries
     steps_done, entries = Int64(0), Int64(0)
-    chunk = Int32(0)
+    chunk, falls = Int32(0), Int32(0)
     while chunk < args.num_seqs:
         # pairs of tiles of `threads` sequences at a time, numbered through
-        pairs = Int32(0)
+        pairs = Int64(0)
         if chunk + tid < args.num_seqs:
             q0, q_len, k_len, p0, n, offset = sequence(args, chunk + tid)
             log2 = tile_log2(args, q_len, rows_log2)
-            pairs = (((q_len + (Int32(1) << log2) - 1) >> log2) + 1) >> 1
-        below, all_pairs = block_scan(Int64(pairs), tid, sums, threads)
-        # past 2^31 pairs only metadata that contradicts itself; the table is full long before
-        sts32(prefix + tid * 4, 0, Int32(cutlass.min(below, Int64(NO_LIMIT))))
-        all_pairs = Int32(cutlass.min(all_pairs, Int64(NO_LIMIT - threads)))
+            pairs = Int64((((q_len + (Int32(1) << log2) - 1) >> log2) + 1) >> 1)
+            if falls_at(args, chunk + tid):
+                pairs = Int64(FALL)
+        below, total = block_scan(pairs, tid, sums, threads)
+        all_pairs = Int32(total)
+        if total >= Int64(FALL):            # the entries of earlier chunks stay unread
+            falls, all_pairs = Int32(1), Int32(0)
+            steps_done, entries, chunk = Int64(0), Int64(0), args.num_seqs - threads
+        sts32(prefix + tid * 4, 0, Int32(below))
         cute.arch.sync_threads()
         first = Int32(0)
         while first < all_pairs:
             steps, words = pair_entry(args, chunk, first + tid, all_pairs, prefix, rows_log2, threads)
             some = Int64(cutlass.min(steps, Int64(1)))
             slot, found = block_scan(some, tid, sums, threads)
-            slot = slot + entries
-            if slot >= room:
-                steps = Int64(0)
             before, more = block_scan(steps, tid, sums, threads)
             if steps > Int64(0):
-                at = scratch + layout.entries + slot * Scratch.ENTRY_BYTES
+                at = scratch + layout.entries + (entries + slot) * Scratch.ENTRY_BYTES
                 stg64(at, steps_done + before)
                 stg32(at + 8, words[0])
                 stg32(at + 12, words[1])
                 for i in cutlass.range_constexpr(3):
                     stg_v4(at + 16 * (i + 1), words[2 + 4 * i:6 + 4 * i])
             steps_done = steps_done + more
-            entries = cutlass.min(entries + found, room)
+            entries = entries + found
             first = first + threads
-            if entries >= room:             # full: only contradictory metadata comes here
-                first = all_pairs
         cute.arch.sync_threads()            # before `prefix` is written again
         chunk = chunk + threads
-        if entries >= room:
-            chunk = args.num_seqs
     if tid == 0:
         stg64(scratch, steps_done)
         stg32(scratch + 12, Int32(entries))
+        stg32(scratch + Scratch.FALLS, falls)
 
 
 @cute.jit

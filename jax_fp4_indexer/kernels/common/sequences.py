@@ -1,23 +1,40 @@
 """Metadata of the sequences inside a kernel: one statement of the clamps that every kernel keeps (docs/architecture.md).
 
 `Sequences` reads the prefix sums from a shared-memory table where B fits it (one memory latency for all that follows), else from global
-memory. Contradictory metadata gives wrong pages at worst: every result lies inside the buffers and every loop goes forward.
+memory. Where a sum of queries or pages falls there is nothing to compute: every slot is NaN, and kernels go on without sequences (`falls`, `unless`).
+Whatever else the sums say, every result lies inside the buffers and every loop goes forward.
 """
+import copy
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .asm import asm, count_le, ldg32, opaque, sts32, sub_sat
+from .asm import asm, count_le, lds32, ldg32, opaque, redux, sts32, sub_sat
 from .fixed import Fixed
 
 TABLE = 516                     # entries of each prefix sum held in shared memory
-TABLE_BYTES = 3 * TABLE * 4
+FALLS = 3 * TABLE * 4           # a word a warp, 16 of them: does a sum fall in the warp's part
+TABLE_BYTES = FALLS + 64
 PAGES, QUERIES, KEYS = 0, 1, 2  # which prefix sum
 LARGEST = 2**31 - 1
 
 
 def clamp(x, low, high):
     return cutlass.max(cutlass.min(x, high), low)
+
+
+@cute.jit
+def falls_in_share(sums, count, thread, threads: cutlass.Constexpr[int]):
+    """1 if one of the prefix sums (addresses of count + 1 entries) falls at a place of this thread's share, else 0. Four places a thread in flight."""
+    falls, first = Int32(0), thread
+    while first < count:
+        at = [Int64(cutlass.min(first + j * threads, count - 1)) * 4 for j in range(4)]
+        lows, highs = [ldg32(x + a) for a in at for x in sums], [ldg32(x + a, 4) for a in at for x in sums]
+        for low, high in zip(lows, highs):
+            falls = falls | Int32(high < low)
+        first = first + 4 * threads
+    return falls
 
 
 def table_from(args, table):
@@ -41,13 +58,32 @@ class Sequences(Fixed):
     @cute.jit
     def load(self, thread, threads: cutlass.Constexpr[int]):
         """Fill the table. All threads of the CTA; a barrier must follow."""
-        i = thread
-        if self.count >= TABLE:
-            i = Int32(TABLE)
-        while i <= cutlass.min(self.count, TABLE - 1):
-            for x in cutlass.range_constexpr(3):
-                sts32(self.table + i * 4, x * TABLE * 4, ldg32(self.prefix[x] + Int64(i) * 4))
-            i = i + threads
+        falls = Int32(0)
+        if self.count < TABLE:
+            i = thread
+            while i <= self.count:
+                entries = [ldg32(x + Int64(i) * 4) for x in self.prefix]
+                following = [ldg32(x + Int64(cutlass.min(i + 1, self.count)) * 4) for x in self.prefix[:KEYS]]
+                for x in cutlass.range_constexpr(3):
+                    sts32(self.table + i * 4, x * TABLE * 4, entries[x])
+                for x in cutlass.range_constexpr(KEYS):
+                    falls = falls | Int32(following[x] < entries[x])
+                i = i + threads
+        else:
+            falls = falls_in_share(self.prefix[:KEYS], self.count, thread, threads)
+        falls = redux("or", falls)
+        if thread % 32 == 0:
+            sts32(self.table + thread // 32 * 4, FALLS, falls)
+
+    def falls(self, lane, threads):
+        """1 if the sum of queries or of pages falls somewhere, else 0. All lanes of a warp; `threads` as for `load`, after its barrier."""
+        return redux("or", lds32(self.table + cutlass.min(lane, threads // 32 - 1) * 4, FALLS))
+
+    def unless(self, falls):
+        """The same, without any sequence where `falls` is 1: every token is then one of no sequence."""
+        none = copy.copy(self)
+        none.count = self.count * (1 - falls)
+        return none
 
     def entry(self, which, i):
         """Element i of a prefix sum. One of two predicated loads: no branch, so a warp's loads overlap.
@@ -141,8 +177,8 @@ class Sequences(Fixed):
                 if q_len == 0:
                     blocks = Int32(0)
                 rel = u - first * self.heads_kv
-                if (rel < 0) | (rel >= listed * self.heads_kv):         # prefix sums that are not monotone
-                    u = u + 1
+                if rel < 0:                             # before the first sequence
+                    u = first * self.heads_kv
                 else:
                     head, block = Int32(0), rel
                     if rel >= listed:

@@ -103,14 +103,15 @@ class PortableBlockScores(BlockScoresKernel):
         seqs = table_from(args, cute.arch.get_dyn_smem(cutlass.Uint8, 16).toint())
         seqs.load(tid, W * 32)
         cute.arch.sync_threads()
-        total = Int64(seqs.total_units())
+        falls = seqs.falls(tid % 32, W * 32)
+        total = Int64(seqs.total_units() * (1 - falls))
         lo = Int32(total * Int64(cta) // Int64(ctas))
         hi = Int32(total * Int64(cta + 1) // Int64(ctas))
         policy = evict_first()
         u = lo + warp
         while u < hi:
             u = self.run_of_units(args, seqs, u, hi, policy, tid % 32)
-        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * (W * 32) + tid, ctas * (W * 32))
+        fill_invisible(seqs, falls, args.scores.toint(), args.heads_q, cta * (W * 32) + tid, ctas * (W * 32))
 
     @cute.jit
     def run_of_units(self, args, seqs, u, stop, policy, lane):

@@ -75,14 +75,15 @@ class BlockScores(BlockScoresKernel):
         cute.arch.sync_threads()
         tcgen05.fence_after()
         tmem = lds32(shared.tmem_address)
+        falls = seqs.falls(lane, c.threads)
         if warp >= LOAD:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == LOAD:
-                load_pages(c, shared, args, Schedule(c, args, seqs), KeyMap(atom, coordinates, evict_first()), cta, ctas, lane)
+                load_pages(c, shared, args, Schedule(c, args, seqs.unless(falls)), KeyMap(atom, coordinates, evict_first()), cta, ctas, lane)
             if warp == MMA:
                 multiply_tiles(c, shared, tmem, lane)
             if warp >= GATHER:
-                gather_queries(c, shared, args, thread - GATHER * 32, lane)
+                gather_queries(c, shared, args, thread - GATHER * 32, lane, falls)
         else:
             cute.arch.setmaxregister_increase(REDUCE_REGISTERS)
             reduce_tiles(c, shared, args, tmem, warp, lane)

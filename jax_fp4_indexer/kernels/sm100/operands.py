@@ -7,7 +7,7 @@ from cutlass.cute.nvgpu import cpasync
 from ...configs.block_scores import CODE_BYTES, PAGE
 from ..common.asm import (asm, bulk_load, fence_async_shared, ld_v4, ldg32, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait, shfl_idx, stg32,
                           sts32, sts_v4)
-from ..common.fill import NEG_INF_BITS
+from ..common.fill import fill_bits
 from ..common.fixed import Fixed
 from .config import ALIGN, GATHER_WARPS, Q_STAGES, ROWS
 from .protocol import advance, announce, next_segment, tiles_of
@@ -111,8 +111,9 @@ def nothing(config: cutlass.Constexpr, codes, scales, lane: Int32):
 
 
 @cute.jit
-def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane: Int32):
-    """GATHER_WARPS warps: query codes and scales of every segment into its stage, and its -inf blocks."""
+def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane: Int32, falls: Int32):
+    """GATHER_WARPS warps: query codes and scales of every segment into its stage, and its -inf blocks; NaN where `falls` is 1 (all slots lie in such blocks then)."""
+    nothing = fill_bits(falls)
     heads = cutlass.min(args.heads_q // args.heads_kv, Int32(ROWS))
     turn = Int32(0)
     segment = next_segment(shared, turn, lane)
@@ -135,9 +136,9 @@ def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane:
         if lane == 0:
             mbarrier_arrive(shared.q_full + stage * 8)
         if const_expr(config.packed):
-            fill_packed(args, segment, thread)
+            fill_packed(args, segment, nothing, thread)
         else:
-            fill(args, segment, thread)
+            fill(args, segment, nothing, thread)
         turn = turn + 1
         segment = next_segment(shared, turn, lane)
     for i in cutlass.range_constexpr(Q_STAGES):
@@ -173,8 +174,8 @@ def bring_row(config: cutlass.Constexpr, shared, args, slot, row, token, head, l
 
 
 @cute.jit
-def fill(args, segment, thread):
-    """-inf to the blocks from segment.fill on, a token a thread."""
+def fill(args, segment, nothing, thread):
+    """`nothing` to the blocks from segment.fill on, a token a thread."""
     row = thread
     while row < segment.tokens:
         h = Int32(0)
@@ -182,7 +183,7 @@ def fill(args, segment, thread):
             at = args.scores.toint() + ((Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill)) * Int64(args.tokens) + Int64(segment.token + row)) * 4
             block = segment.fill
             while block < args.k_tiles:
-                stg32(at, Int32(NEG_INF_BITS))
+                stg32(at, nothing)
                 at = at + Int64(args.tokens) * 4
                 block = block + 1
             h = h + 1
@@ -190,7 +191,7 @@ def fill(args, segment, thread):
 
 
 @cute.jit
-def fill_packed(args, segment, thread):
+def fill_packed(args, segment, nothing, thread):
     """The same for few tokens of many heads: a slot (head, block, token) a thread, tokens fastest."""
     blocks = args.k_tiles - segment.fill
     if blocks > 0:
@@ -200,7 +201,7 @@ def fill_packed(args, segment, thread):
             while i < count:
                 block = i // segment.tokens
                 place = (Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill + block)) * Int64(args.tokens)
-                stg32(args.scores.toint() + (place + Int64(segment.token + i - block * segment.tokens)) * 4, Int32(NEG_INF_BITS))
+                stg32(args.scores.toint() + (place + Int64(segment.token + i - block * segment.tokens)) * 4, nothing)
                 i = i + GATHER_THREADS
             i = i - count
             h = h + 1

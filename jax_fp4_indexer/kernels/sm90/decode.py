@@ -116,6 +116,9 @@ class DecodeKernel(BlockScoresKernel):
         stop = u + each
         if share < spare:
             stop = stop + 1
+        state = seqs.state(w.lane)
+        if state > 1:                                   # a sum falls: nothing but NaN
+            stop = u
         run = seqs.run(u, stop, w.lane)
         u, end, block = run[0], run[1], run[4]
         # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
@@ -126,8 +129,8 @@ class DecodeKernel(BlockScoresKernel):
         loaded = queries.load(w, seqs, run, Int32(0))
         if w.warp != 0:
             cursor = ring.refill(w, ring.settle(w, cursor, stop), w.warp)
-        if seqs.all_blocks_exist(w.lane) == 0:
-            fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+        if state != 0:
+            fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
         ordinal, tile, runs = Int32(0), Int32(0), Int32(0)
         while u < stop:

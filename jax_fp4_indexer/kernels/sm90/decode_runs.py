@@ -8,11 +8,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ..common.asm import asm, bits_f32, ldg32, lds128, lds32, opaque, redux, shr, sts32, sts_f32_if, sts_v4, sub_sat, udiv
-from ..common.sequences import LARGEST, Sequences, clamp
+from ..common.sequences import KEYS, LARGEST, Sequences, clamp, falls_in_share
 
 MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
 ENDS_BYTES = (MOST + 1) * 4     # ends[i] of sequence i; LARGEST where there is none
-SHORT = ENDS_BYTES + (MOST + 1) * 16    # a word a warp: is there anything that `fill_invisible` has to write
+SHORT = ENDS_BYTES + (MOST + 1) * 16    # a word a warp: bit 0 if there is something for `fill_invisible` to write, bit 1 if a sum of queries or pages falls
 TABLE_BYTES = SHORT + 64
 
 
@@ -32,6 +32,8 @@ class Runs(Sequences):
     def load(self, thread, threads: cutlass.Constexpr[int]):
         """Fill the table. All threads of the CTA; a barrier must follow."""
         short = Int32(self.count > MOST)
+        if self.count > MOST:
+            short = 1 + 2 * falls_in_share(self.prefix[:KEYS], self.count, thread, threads)
         for step in cutlass.range_constexpr((MOST + threads) // threads):
             i = thread + step * threads
             if (self.count <= MOST) & (i <= MOST):
@@ -47,15 +49,18 @@ class Runs(Sequences):
                     if i == self.count:
                         short = short | Int32(query < self.tokens)
                     else:
-                        pages, keys = [ldg32(x + at, 4) for x in (self.prefix[0], self.prefix[2])]
-                        if (pages < page) | (pages - page < self.k_tiles) | (keys < key) | (shr(keys - key + 127, 7) < self.k_tiles) | (page < 0) | (pages > self.indices):
-                            short = Int32(1)
+                        pages, queries, keys = [ldg32(x + at, 4) for x in self.prefix]
+                        if (pages - page < self.k_tiles) | (keys < key) | (shr(keys - key + 127, 7) < self.k_tiles) | (page < 0) | (pages > self.indices):
+                            short = short | 1
+                        if (pages < page) | (queries < query):
+                            short = Int32(3)
                 sts32(self.table + ((i - 1) & MOST) * 4, 0, end)
         sts_f32_if(Int32((thread & 31) == 0), self.table + SHORT + shr(thread, 5) * 4, bits_f32(redux("or", short)))
 
-    def all_blocks_exist(self, lane):
-        """Whether every sequence has all k_tiles blocks and there is no padding token: nothing is invisible. All lanes of a warp; after `load`'s barrier."""
-        return redux("or", lds32(self.table + SHORT + (lane & 15) * 4)) == 0
+    def state(self, lane):
+        """0 where every sequence has all k_tiles blocks and there is no padding token: nothing is invisible. Above 1 where a sum of queries or pages falls:
+        there are no units then. All lanes of a warp; after `load`'s barrier."""
+        return redux("or", lds32(self.table + SHORT + (lane & 15) * 4))
 
     def entry(self, which, i):
         return asm("{ .reg .pred p; mov.b32 $0, 0; setp.le.s32 p, $3, " + str(MOST) + "; @p ld.shared.b32 $0, [$1+" + str(ENDS_BYTES + which * 4) + "]; "
@@ -115,8 +120,8 @@ class Runs(Sequences):
                 if q_len == 0:
                     blocks = Int32(0)
                 rel = u - first * self.heads_kv
-                if (rel < 0) | (rel >= listed * self.heads_kv):         # prefix sums that are not monotone
-                    u = u + 1
+                if rel < 0:                             # before the first sequence
+                    u = first * self.heads_kv
                 else:
                     head, block = Int32(0), rel
                     if rel >= listed:

@@ -96,7 +96,8 @@ class WideDecodeKernel(BlockScoresKernel):
         cute.arch.sync_threads()
 
         # This warpgroup's units [u, stop)
-        total = seqs.total_units()
+        falls = seqs.falls(w.lane, c.threads)
+        total = seqs.total_units() * (1 - falls)
         shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
         each = total // shares
         spare = total - each * shares
@@ -106,7 +107,7 @@ class WideDecodeKernel(BlockScoresKernel):
             stop = stop + 1
         u, end, _, head, _, index = seqs.find_run(u, stop, w.lane)
         cursor = ring.refill(w, ring.start(w, u, end, head, index - u, stop), w.warp)
-        fill_invisible(seqs, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+        fill_invisible(seqs, falls, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
         descriptors = part.descriptors(w)
         output = w.base + c.outputs + self.output_column(w) * 16
