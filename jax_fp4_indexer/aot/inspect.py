@@ -80,6 +80,12 @@ def _count(text):
     return dict(sorted(counts.items())), total
 
 
+def text_of(data):
+    """The instructions, 16 bytes each, of a cubin with exactly one kernel."""
+    (text,) = [body for name, _, body in _sections(data) if name.startswith(".text.")]
+    return text
+
+
 def read_cubin(data):
     """`data` (bytes of a cubin with exactly one kernel) -> Cubin. Raises ValueError for anything else."""
     sections = {name: (header, body) for name, header, body in _sections(data)}

@@ -11,7 +11,7 @@ import re
 
 _LINE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 _LABEL = re.compile(r"^\s*(\.L_x?_?\w+):")
-_TARGET = re.compile(r"`\((\.L_\w+)\)")
+TARGET = re.compile(r"`\((\.L_\w+)\)")
 
 # First word of the opcode -> pipe. What is not named is "other": it takes an issue slot and no pipe of interest.
 PIPES = {
@@ -22,7 +22,7 @@ PIPES = {
     "tensor": "HMMA IMMA HGMMA IGMMA UTCOMMA UTCQMMA UTCHMMA UTCCP UTCBAR",
     "tmem": "LDTM STTM",
 }
-_PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
+PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Mix:
 
 
 class Code:
-    """SASS of one kernel. `lines`: instructions, predicates kept; `loops`: (first, last) index of every loop."""
+    """SASS of one kernel. `lines`: instructions, predicates kept; `labels`: name -> index; `loops`: (first, last) index of every loop."""
 
     def __init__(self, sass):
-        self.lines, labels = [], {}
+        self.lines, self.labels = [], {}
         for line in sass.splitlines():
             if label := _LABEL.match(line):
-                labels[label[1]] = len(self.lines)
+                self.labels[label[1]] = len(self.lines)
             elif text := _LINE.match(line):
                 self.lines.append(text[1])
-        back = ((labels.get(t[1]), i) for i, text in enumerate(self.lines) if "BRA" in text and (t := _TARGET.search(text)))
+        back = ((self.labels.get(t[1]), i) for i, text in enumerate(self.lines) if "BRA" in text and (t := TARGET.search(text)))
         ends = collections.defaultdict(int)
         for first, last in back:
             if first is not None and first <= last:
@@ -76,5 +76,5 @@ class Code:
         opcodes.pop("NOP", None)
         pipes = collections.Counter()
         for name, n in opcodes.items():
-            pipes[_PIPE_OF.get(name, "other")] += n
+            pipes[PIPE_OF.get(name, "other")] += n
         return Mix(sum(opcodes.values()), dict(pipes), dict(opcodes))
