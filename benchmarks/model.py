@@ -1,35 +1,49 @@
-"""A static time model: what the kernels' SASS and the machine's rates predict for every named case, and how that compares with what was measured.
+"""A static time model: what the kernels' SASS and a card's constants say a call takes, and how that compares with what was measured.
 
-    python benchmarks/model.py                                              sm_100a and sm_103a: predictions for a B200 and a B300
-    python benchmarks/model.py benchmarks/results/h200/block_scores.json    sm_90a: the same method against measured rows
+    python benchmarks/model.py                                              predictions for a B200 and a B300
+    python benchmarks/model.py benchmarks/results/h200/block_scores.json    predicted against measured, row by row; the kernels are those of the rows' card
+        --table docs/model.md                                               the same as the table of that page
 
-For each tile (128 query rows by one page; at decode the packed rows of a sequence are one tile) the busiest of these decides:
+A launch takes
 
-    tensor     matrix instructions at their rate            tmem    columns read at 128 lanes a clock
-    alu        2 clk an instruction and sub-partition       issue   1 clk an instruction; a sub-partition also carries the warps of the other roles
-    shared     operand reads and copies at 128 bytes a clk  memory  bytes of the page at the card's read rate (a case: all its logical bytes)
+    launch + way to the first product + max over resources of (units of the busiest SM x clocks a unit) + way of the last unit
 
-plus a fixed time for launch, metadata, the first page and the last store. Ignored: waiting between roles, imbalance, the clock's fall under the power cap
-(the clock is a parameter; with measured rows it is that of the row). Of sm_90a only the prefill is read from its SASS: decode's issue clocks are counted by hand,
-and both fixed times were read off an H200, so rows of decode check the arithmetic of the model more than its prediction.
+and a call the sum of its launches. Nothing in it is taken from the rows that it is held against:
+
+| part | where it comes from |
+|---|---|
+| which launches, units (pages, steps, tiles) | the manifest's variant; counted from the shapes (model_plan.py) |
+| instructions of a page or a step, the ways | SASS: the shortest way past named instructions (aot/flow.py) |
+| clocks that a warp alone takes for a way: dependent loads, barriers, stalls | ptxas' scheduling fields, with the latencies of the probe |
+| `matrix` | 6 clocks a scheduler and mma.sync, 16 or 32 an SM for wgmma with A in registers (docs/facts.md), 64 for m64n128 from shared memory (the rated peak, which the probe's chains reach); warpgroups that take turns at it side by side (model_hopper.side_by_side) |
+| `issue` | one clock a scheduler and instruction; time in the tensor core adds up with it for mma.sync and wgmma from registers (docs/facts.md) |
+| `alu` | two clocks a scheduler and instruction of that pipe (docs/facts.md) |
+| `chain` | what one warp needs alone for a unit, over the warps or groups that work side by side |
+| `memory` | all logical bytes of the call at the read rate that XLA's own reduction reached in the same run (`limits`), never by these kernels |
+| `-inf` | 32-byte sectors of the fill that decode writes before its pages, at the probe's rate of such stores |
+| launch, latencies, time to fetch code that a launch meets first, a page's first copy | benchmarks/probe.py on the same kind of card (results/<card>/probe.json) |
+| clock | measured in the row; predictions take the boost clock |
+
+Left out: imbalance beyond whole units, bank conflicts, what stores cost beside loads, the clock's fall under the power cap.
 """
+import argparse
 import dataclasses
 import json
-import math
 import pathlib
-import sys
 
-from jax_fp4_indexer.aot import inspect, manifest
-from jax_fp4_indexer.aot.loops import Code
+import model_blackwell
+import model_hopper
 from jax_fp4_indexer.bench import shapes
+from model_hopper import Card
 
-DECODE_FIXED_US = 5.5       # H200: from launch to the steady state of the decode kernel, read off its own clocks (docs/tuning.md)
-PREFILL_FIXED_US = 8.0      # H200: plan and key pre-pass before the product, 4 to 5 us, and the same start
+RESULTS = pathlib.Path(__file__).parent / "results"
+TOLERANCE = 0.25
+EXCEPTIONS = {}                 # (case, format) -> why the model misses it by more
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """read_gbs: what a read of 2 GiB reaches (B200, B300: the 6.5 of 8 TB/s that the best published decode kernel reaches); mhz: boost clock."""
+    """read_gbs: the 6.5 of 8 TB/s that the best published decode kernel reaches on a B200; mhz: boost clock."""
     name: str
     arch: str
     sms: int
@@ -37,105 +51,113 @@ class Machine:
     mhz: float
 
 
-MACHINES = {m.arch: m for m in (Machine("H200", "sm_90a", 132, 4375, 1980), Machine("B200", "sm_100a", 148, 6500, 1900), Machine("B300", "sm_103a", 148, 6500, 1900))}
+MACHINES = {m.arch: m for m in (Machine("B200", "sm_100a", 148, 6500, 1900), Machine("B300", "sm_103a", 148, 6500, 1900))}
 
 
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """Clocks of an SM for one tile, by resource. masked: of a tile with a mask, of which a causal tile of 128 tokens has one (0: the same)."""
-    clocks: dict
-    fixed_us: float
-    masked: float = 0.0
-
-    @property
-    def binding(self):
-        return max(self.clocks, key=self.clocks.get)
+def probe_of(folder):
+    """Constants of results/<folder>, of an H200 where that card was not probed; the SMs are then the caller's to set."""
+    for name in (folder, "h200"):
+        if (RESULTS / name / "probe.json").exists():
+            return json.loads((RESULTS / name / "probe.json").read_text())
+    raise FileNotFoundError(f"{RESULTS}: no probe.json; run python benchmarks/probe.py on the card")
 
 
-def code_of(arch, name, folder=manifest.DEFAULT_FOLDER):
-    return Code(inspect.disassemble(pathlib.Path(folder) / arch / f"{name}.cubin"))
+def blackwell_card(machine):
+    return Card(probe_of(machine.name.lower()) | {"sms": machine.sms}, machine.mhz, machine.read_gbs)
 
 
-def blackwell(arch, path, fmt, layout):
-    """The kernel of kernels/sm100: a reducing warp a sub-partition and tile; the multiplying and the loading warp share sub-partitions 1 and 0."""
-    code = code_of(arch, f"block_scores.{path}.{fmt}.{layout}")
-    reduce = code.mix(code.loop("LDTM.STAT" if arch == "sm_103a" else "LDTM.x128"))
-    heads = 4 if path == "prefill" else 1
-    multiply_loop = code.mix(code.loop("UTCOMMA"))
-    multiply = multiply_loop.total / (multiply_loop.opcodes["UTCOMMA"] / 2)
-    load = code.mix(code.loop("UTMALDG")).total / heads
-    page_bytes = 128 * (64 + shapes.SCALE_BYTES[fmt])
-    clocks = {
-        "tensor": 2 * 64,                                           # M 128, N 128, K 64: 64 clk
-        "tmem": 128,
-        "alu": 2 * reduce["alu"],
-        "issue": reduce.total + max(multiply, load),
-        "shared": (2 * 2 * 4096 + page_bytes / heads) / 128,        # both operands (4 KB each) of both products, and the page coming in
-    }
-    # 32 columns at a time; of a diagonal tile a warp reads one to four of the four pieces
-    masked = 2 * code.mix(code.loop("LDTM.x32"))["alu"] * 2.5 / 4
-    return Cost(clocks, DECODE_FIXED_US, masked)
+def predict(arch, case, fmt, layout="preordered_mma"):
+    """[Time] of a call on one of MACHINES."""
+    return model_blackwell.launches(blackwell_card(MACHINES[arch]), arch, case, fmt, layout)
 
 
-def hopper(path, fmt, layout):
-    """Staged prefill: bf16 operands, m64n128k16 takes 64 clk. Decode: issue clocks a page, mma.sync 6 each, counted by hand from the form that runs (docs/tuning.md)."""
-    if path == "prefill":
-        code = code_of("sm_90a", f"block_scores.prefill.{fmt}.{layout}")
-        mix = code.mix(code.loop("HGMMA"))
-        tiles = mix.opcodes["HGMMA"] / 16                           # a warpgroup's turn of each form of the loop is one tile
-        return Cost({"tensor": 16 * 64, "alu": 2 * mix["alu"] / tiles, "issue": mix.total / tiles}, PREFILL_FIXED_US)
-    return Cost({"issue": 516 if fmt == "nvfp4" else 330}, DECODE_FIXED_US)
-
-
-def is_decode(case):
-    return max(case.q_lens) <= 8 and case.heads_q // case.heads_kv <= 16
-
-
-def predict(case, fmt, cost, machine, mhz=None, read_gbs=None):
-    """(microseconds, what binds)"""
-    tiles = case.pages * case.heads_kv * math.ceil(max(case.q_lens) * case.heads_q / case.heads_kv / 128) if is_decode(case) else case.tiles()
-    clocks = tiles * max(cost.clocks.values())
-    if case.causal and not is_decode(case):
-        clocks += case.heads_q * sum(math.ceil(q / 128) for q in case.q_lens) * max(cost.masked - max(cost.clocks.values()), 0)
-    arithmetic = clocks / machine.sms / (mhz or machine.mhz)
-    memory = case.logical_bytes(fmt) / (read_gbs or machine.read_gbs) / 1e3
-    return max(arithmetic, memory) + cost.fixed_us, "memory" if memory > arithmetic else cost.binding
+def longest(times):
+    """(us of the call, "launch: what binds it" of the longest launch)"""
+    time = max(times, key=lambda t: t.us)
+    return sum(t.us for t in times), f"{time.name}: {time.binding}"
 
 
 def predictions(arch):
     machine = MACHINES[arch]
-    print(f"{machine.name}: {machine.sms} SMs at {machine.mhz:.0f} MHz, {machine.read_gbs:.0f} GB/s; derived from SASS, nothing was run")
+    card = blackwell_card(machine)
+    print(f"{machine.name}: {machine.sms} SMs at {machine.mhz:.0f} MHz, {machine.read_gbs:.0f} GB/s; latencies of an {card.probe['card']}; derived from SASS, nothing was run")
     for path in ("prefill", "decode"):
         for fmt in ("nvfp4", "mxfp4"):
-            clocks = blackwell(arch, path, fmt, "preordered_mma").clocks
-            print(f"  {path} {fmt}, clk a tile: " + ", ".join(f"{k} {v:.0f}" for k, v in clocks.items()))
-    print(f"  {'case':22} {'format':6} {'us':>8}  {'binds':8} published B200")
+            clocks, masked = model_blackwell.tile_clocks(card, arch, path, fmt, "preordered_mma")
+            print(f"  {path} {fmt}, clk a tile: " + ", ".join(f"{k} {v:.0f}" for k, v in clocks.items()) + f"; alu with a mask {masked:.0f}")
+    print(f"  {'case':22} {'format':6} {'us':>8}  {'binds':18} published B200")
     for case in shapes.CASES.values():
         for fmt in case.formats:
-            cost = blackwell(arch, "decode" if is_decode(case) else "prefill", fmt, "preordered_mma")
-            us, binds = predict(case, fmt, cost, machine)
-            print(f"  {case.name:22} {fmt:6} {us:8.1f}  {binds:8} {case.published_us.get(fmt, '')}")
+            us, binds = longest(predict(arch, case, fmt))
+            print(f"  {case.name:22} {fmt:6} {us:8.1f}  {binds:18} {case.published_us.get(fmt, '')}")
 
 
-def check(rows):
-    """Print predicted against measured; returns the ratios."""
-    ratios = []
-    print(f"{'case':22} {'format':6} {'predicted':>9} {'measured':>9} {'ratio':>6}  binds")
+def compare(rows, probe):
+    """[(row, [Time] of its launches)] of every row of a native kernel by the device's clock. The kernels are those of the card that the rows name."""
+    arch = next((a for a, m in MACHINES.items() if m.name in rows[0]["card"]), "sm_90a")
+    found = []
     for row in rows:
-        case, fmt = shapes.CASES[row["case"]], row["format"]
-        if row["scale_layout"] != "preordered_mma" or case.int8_share(fmt) > 0 and not is_decode(case):
+        case, fmt, layout = shapes.CASES[row["case"]], row["format"], row["scale_layout"]
+        if row["method"] != "device clock" or row["implementation"] != "auto":
             continue
-        cost = hopper("decode" if is_decode(case) else "prefill", fmt, "preordered_mma")
-        us, binds = predict(case, fmt, cost, MACHINES["sm_90a"], row.get("sm_mhz"), row["limits"].get("burst", row["limits"])["read_gbs"])
-        ratios.append(us / row["median_us"])
-        print(f"{case.name:22} {fmt:6} {us:9.1f} {row['median_us']:9.1f} {ratios[-1]:6.2f}  {binds}")
-    print(f"{sum(abs(r - 1) <= 0.25 for r in ratios)} of {len(ratios)} within 25 %")
-    return ratios
+        card = Card(probe, row["sm_mhz"], row["limits"]["burst"]["read_gbs"])
+        launches = model_hopper.launches(card, case, fmt, layout) if arch == "sm_90a" else model_blackwell.launches(card, arch, case, fmt, layout)
+        found.append((row, launches))
+    return found
+
+
+COLUMNS = ("case", "format", "scales", "predicted", "measured", "ratio", "binds", "us of the launches, fixed + work")
+BEGIN, END = "<!-- made by benchmarks/model.py: begin -->", "<!-- made by benchmarks/model.py: end -->"
+
+
+def table(found):
+    """(lines of text under COLUMNS, how many are within the tolerance) of what `compare` returns."""
+    lines, within = [], 0
+    for row, launches in found:
+        us, binds = longest(launches)
+        ratio = us / row["median_us"]
+        within += abs(ratio - 1) <= TOLERANCE
+        parts = ", ".join(f"{t.name.split('.')[0]} {t.fixed:.1f} + {max(t.work.values(), default=0):.1f}" for t in launches)
+        lines.append((row["case"], row["format"], row["scale_layout"].removesuffix("_mma"), f"{us:.1f}", f"{row['median_us']:.1f}", f"{ratio:.2f}", binds, parts))
+    return lines, within
+
+
+def report(found):
+    """Print predicted against measured."""
+    lines, within = table(found)
+    for line in (COLUMNS, *lines):
+        print("{:22} {:6} {:10} {:>9} {:>9} {:>6}  {:24} {}".format(*line))
+    print(f"{within} of {len(lines)} within {TOLERANCE:.0%}")
+
+
+def write_table(found, path):
+    """The table between the marks of a page."""
+    lines, within = table(found)
+    first = found[0][0]
+    made = [BEGIN, f"{first['card']}, rows of {first['date']} (commit {first['commit']}): {within} of {len(lines)} within {TOLERANCE:.0%}.", ""]
+    made += ["| " + " | ".join(line) + " |" for line in (COLUMNS, ["---"] * len(COLUMNS), *lines)]
+    before, rest = path.read_text().split(BEGIN)
+    path.write_text(before + "\n".join([*made, END]) + rest.split(END)[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="?", type=pathlib.Path, help="block_scores.json of benchmarks/run.py")
+    parser.add_argument("--probe", type=pathlib.Path, help="probe.json (default: beside the rows, else that of the H200)")
+    parser.add_argument("--table", type=pathlib.Path, help="write the table into this page instead of printing it")
+    args = parser.parse_args()
+    if args.rows is None:
+        for arch in MACHINES:
+            predictions(arch)
+        return
+    beside = args.probe or args.rows.parent / "probe.json"
+    probe = json.loads(beside.read_text()) if beside.exists() else probe_of("h200")
+    found = compare(json.loads(args.rows.read_text()), probe)
+    if args.table:
+        write_table(found, args.table)
+    else:
+        report(found)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        check(json.loads(pathlib.Path(sys.argv[1]).read_text()))
-    else:
-        for name in ("sm_100a", "sm_103a"):
-            predictions(name)
+    main()

@@ -1,0 +1,212 @@
+"""The time model of the sm_90a kernels: one function a kernel, from its SASS, the shapes of the call and the card's constants. See model.py."""
+import dataclasses
+import functools
+import math
+import pathlib
+
+import model_plan
+from jax_fp4_indexer.aot import manifest
+from jax_fp4_indexer.aot.flow import Flow
+from jax_fp4_indexer.bench.shapes import SCALE_BYTES
+
+MMA_SYNC = 6                    # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
+WGMMA_SMEM = 64                 # clocks of an SM for m64n128k16 and m64n128k32 with both operands in shared memory
+WGMMA_REGISTERS = {32: 16, 64: 32}      # m64nNk16 with A in registers (docs/facts.md)
+ALU = 2                         # clocks of a scheduler for an instruction of that pipe
+WARPGROUPS = {16: 4, 32: 3, 64: 2}      # of the decode kernel of that width
+PREPARE_CTAS = 2                # an SM
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """Constants of a card: `probe` as benchmarks/probe.py writes it; mhz and read_gbs of the run."""
+    probe: dict
+    mhz: float
+    read_gbs: float
+
+    def latencies(self, copy=0.0):
+        p = self.probe
+        return {"lds": p["lds"], "shfl": p["shfl"], "redux": p["redux"], "barrier": p["barrier"], "other": p["shfl"], "global": p["dram"], "copy": copy}
+
+    @property
+    def copy(self):
+        """Clocks of a page's copy while every SM asks for one."""
+        return self.probe["copy"]["1 on all"][0]
+
+    def code(self, instructions):
+        """Clocks that instructions take to be fetched when a kernel meets them first, beyond their issue."""
+        return instructions * (self.probe["code"]["again"] - self.probe["code"]["warm"]) / 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class Time:
+    """us of one launch: its own start and end, and what the busiest resource takes. `binding`: that resource."""
+    name: str
+    fixed: float
+    work: dict
+
+    @property
+    def binding(self):
+        return max(self.work, key=self.work.get) if any(self.work.values()) else "fixed"
+
+    @property
+    def us(self):
+        return self.fixed + max(self.work.values(), default=0.0)
+
+
+@functools.cache
+def flow_of(name, folder=manifest.DEFAULT_FOLDER):
+    return Flow.read(pathlib.Path(folder) / "sm_90a" / f"block_scores.{name}.cubin")
+
+
+def side_by_side(service, think, customers):
+    """Clocks in which each of `customers` is served once, that take turns between `service` clocks at one resource and `think` clocks elsewhere.
+
+    They start together (at the barrier of the first page), and a resource that serves all who are there at once, each at his share of its rate, lets all finish together
+    again: nothing ever moves them apart."""
+    return customers * service + think
+
+
+# ---- decode
+@functools.cache
+def decode_page(fmt, layout, width):
+    """(Flow, way of a page, way of a page that its warp reduces, way from the entry to the first product)"""
+    flow = flow_of(f"decode.{fmt}.{layout}.n{width}")
+    mma = "HGMMA" if width > 16 else "HMMA" if fmt == "nvfp4" else "IMMA"
+    # of the wide kernels a page's maxima are reduced between the products of the next one
+    page = flow.turn(mma, [mma, "STS"] if width == 16 else [mma, "STS.128", mma])
+    reduced = flow.turn(mma, [mma, "UBLKCP", "STG"] if width == 16 else [mma, "STS.128", "STG", mma, "UBLKCP"])
+    return flow, page, reduced, flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma])
+
+
+def decode_clocks(card, fmt, layout, width):
+    """Clocks of an SM for one page, by resource. Every page is a slice of one warp of each scheduler; one warp in four reduces it."""
+    flow, page, reduced, _ = decode_page(fmt, layout, width)
+    mean = lambda of: 0.75 * of(page) + 0.25 * of(reduced)
+    mixes = flow.mix_of(page), flow.mix_of(reduced)
+    matrix = mixes[0]["tensor"] * (MMA_SYNC if width == 16 else WGMMA_REGISTERS[width])
+    slots = mean(lambda way: flow.mix_of(way).total) - mixes[0]["tensor"]
+    latencies, wgmma = card.latencies(), WGMMA_REGISTERS.get(width, 0)
+    # mma.sync leaves the other warps alone; a wgmma needs all four of its group, so that each page waits for its reducing warp
+    alone = mean(lambda way: flow.alone(way, latencies)) if width == 16 else flow.alone(reduced, latencies, wgmma)
+    return {"issue": slots + matrix, "alu": ALU * mean(lambda way: flow.mix_of(way)["alu"]) + matrix, "matrix": matrix, "chain": alone / WARPGROUPS[width]}
+
+
+def decode(card, case, fmt, layout, width):
+    flow, page, _, start = decode_page(fmt, layout, width)
+    units = case.pages * case.heads_kv * math.ceil(model_plan.columns(case) / width)
+    groups = card.probe["sms"] * WARPGROUPS[width]
+    busiest = math.ceil(units / groups) * WARPGROUPS[width]
+    work = {name: busiest * clocks / card.mhz for name, clocks in decode_clocks(card, fmt, layout, width).items()}
+    fill = model_plan.invisible_stores(case)[1] / card.probe["scattered_sectors_us"]
+    clocks = flow.alone(start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(flow.mix_of(start).total) + flow.alone(page, card.latencies())
+    work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
+    if fill > max(work.values()):
+        work = {"-inf": fill + max(work.values())}          # written before the pages are worked
+        fill = 0.0
+    return Time(f"decode.n{width}", card.probe["launch_us"]["1x512+190"] + clocks / card.mhz + fill, work)
+
+
+# ---- prefill: launches before and after the products
+def small(card, name, through, launch, again=0.0):
+    """A launch whose time is one warp's way; again: clocks of what is done more than once."""
+    flow = flow_of(name)
+    way = flow.reach(through)
+    clocks = flow.alone(way, card.latencies()) + card.code(flow.mix_of(way).total) + again
+    return Time(name, card.probe["launch_us"][launch] + clocks / card.mhz, {})
+
+
+PLAN_WAY = ["LDG", "STS", "BAR", "LDG", "BAR", "STG"]
+
+
+def prepare(card, case, fmt, layout, pages):
+    """CTA 0 writes the plan; the others widen pages, each unit after the one before: list position, page id, page."""
+    flow = flow_of(f"prepare.{fmt}.{layout}")
+    first = flow.reach(["LDG", "LDG", "LDG", "STG.E.128"])
+    unit = flow.turn("STG.E.128", ["LDG", "LDG", "STG.E.128"])
+    units = pages * case.heads_kv
+    each = math.ceil(units / (PREPARE_CTAS * card.probe["sms"] - 1))
+    moved = units * 128 * (64 + SCALE_BYTES[fmt] + (384 if fmt == "mxfp4" else 256))
+    latencies = card.latencies()
+    clocks = flow.alone(first, latencies) + card.code(flow.mix_of(first).total)
+    work = {"memory": moved / card.read_gbs / 1e3, "chain": each * flow.alone(unit, latencies) / card.mhz,
+            "issue": each * PREPARE_CTAS * 2 * flow.mix_of(unit).total / card.mhz}
+    return Time("prepare", card.probe["launch_us"]["2x256+8"] + clocks / card.mhz, work)
+
+
+# ---- prefill: products
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """kernel; instruction; warpgroups and their tiles of 64 rows; blocks of 8 rows that the widening warps take at once"""
+    kernel: str
+    mma: str
+    groups: int
+    tiles: int
+    blocks: int
+
+
+FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 18), "int8": Form("prefill_int8", "IGMMA", 4, 1, 12), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
+
+
+def step_clocks(card, form, fmt, layout):
+    """Clocks of an SM for a page against 256 query rows, by resource."""
+    f = FORMS[form]
+    flow = flow_of(f"{f.kernel}.{fmt}.{layout}")
+    turn = flow.turn(f.mma, [f.mma, "STG"])
+    mix = flow.mix_of(turn)
+    service = mix["tensor"] * WGMMA_SMEM
+    think = flow.alone(turn, card.latencies(), WGMMA_SMEM) - service
+    clocks = {"matrix": side_by_side(service, think, f.groups), "issue": f.groups * mix.total, "alu": ALU * f.groups * mix["alu"]}
+    if form == "direct":            # two producer warps a scheduler
+        page = flow.mix_of(flow.turn("SYNCS.ARRIVE", ["STS.64", "STS.128", "SYNCS.ARRIVE"]))
+        clocks["issue"] += 2 * page.total
+        clocks["alu"] += 2 * ALU * page["alu"]
+    return clocks
+
+
+def products(card, case, form, fmt, layout, share=1.0):
+    """share: of the steps that are in this form; 0: the launch finds that there is nothing to do."""
+    f, plan, sms = FORMS[form], model_plan.plan(case), card.probe["sms"]
+    flow, latencies = flow_of(f"{f.kernel}.{fmt}.{layout}"), card.latencies()
+    launch = card.probe["launch_us"]["1x512+190" if form == "direct" else "1x384+200"]
+    if share == 0:
+        nothing = flow.reach(["BAR", "LDG"])
+        return Time(f.kernel, launch + (flow.alone(nothing, latencies) + card.code(flow.mix_of(nothing).total)) / card.mhz, {})
+    start = ["BAR", "LDG", "LDG", "LDG", "STS.128", "SYNCS.ARRIVE"]
+    if form == "direct":
+        start += ["STS.128", "SYNCS.ARRIVE"]
+    start, turn = flow.reach(start), flow.turn(f.mma, [f.mma, "STG"])
+    # the first item's rows come in as many batches, one way through which is part of the start
+    batches = math.ceil(32 / f.blocks) - 1
+    clocks = flow.alone(start, latencies) + card.code(flow.mix_of(start).total) + batches * latencies["global"] + flow.alone(turn, latencies, WGMMA_SMEM)
+    steps = math.ceil(plan.steps * share / sms)
+    work = {name: steps * x / card.mhz for name, x in step_clocks(card, form, fmt, layout).items()}
+    work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
+    return Time(f.kernel, launch + clocks / card.mhz, work)
+
+
+# ---- calls
+def launches(card, case, fmt, layout, folder=manifest.DEFAULT_FOLDER):
+    """[Time] of every launch of a call, in order: those of the variant that the handler takes."""
+    variant, _ = manifest.choose(manifest.read(folder), (9, 0), path=model_plan.path(case), format=fmt, scale_layout=layout, columns=model_plan.columns(case))
+    names = [name.removeprefix("block_scores.") for name in variant["launches"]]
+    passes, pages = model_plan.passes(case, fmt) if variant["passes"] == "pages" else (1, case.pages)
+    int8 = case.int8_share(fmt)
+    times = []
+    for name in names * passes:
+        kernel = name.split(".")[0]
+        if kernel == "decode":
+            times.append(decode(card, case, fmt, layout, int(name.rsplit("n", 1)[1])))
+        elif kernel == "prepare":
+            times.append(prepare(card, case, fmt, layout, pages))
+        elif kernel in ("plan", "portable_plan"):
+            times.append(small(card, name, PLAN_WAY, "2x256+8"))
+        elif kernel == "forms":
+            times.append(small(card, name, ["LDG", "STG", "BAR", "LDG", "STG", "BAR", "STG"], "1x256+8"))
+        elif kernel == "portable_fixup":
+            times.append(small(card, name, ["LDG", "EXIT"], "1x256+8"))
+        else:
+            form = {f.kernel: form for form, f in FORMS.items()}[kernel]
+            share = {"bf16": 1 - int8 if fmt == "mxfp4" else 1.0, "int8": int8, "direct": 1.0}[form]
+            times.append(products(card, case, form, fmt, layout, share / passes))
+    return times
