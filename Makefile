@@ -6,6 +6,7 @@
 #   make test-smoke     definition and API only: no kernels, no C++
 #   make test-all       make test, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
+#   make test-anchors   kernels that others wrote, from a wheel that pip downloads (100 MB), in the PTX simulator
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
 #   make memcheck       the small cases under compute-sanitizer (CUDA toolkit), on all GPUs found;   make racecheck | synccheck: the fewest that run every kernel
@@ -30,7 +31,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
 
 venv: $(READY)
 
@@ -71,6 +72,9 @@ test-all: test
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
 	$(BIN)/python tests/parity/two_gpus.py build/two_gpus.json --small --processes 2 --limit 1200
 	@if command -v bazel >/dev/null; then $(MAKE) bazel-test; else echo "bazel: not installed, its build was not tried"; fi
+
+test-anchors: venv
+	$(BIN)/python -m pytest tests/ptxsim/anchors/checks.py
 
 two-gpus: cubins library
 	$(BIN)/python tests/parity/two_gpus.py benchmarks/results/h200-x2/block_scores.json

@@ -123,7 +123,7 @@ def _tensor_maps(params):
     maps = [(i, tensor_map.decode(raw)) for i, raw in enumerate(params) if len(raw) == 128]
     table, address = (native.TensorMap * max(len(maps), 1))(), np.zeros(max(len(maps), 1), np.uint64)
     for j, (i, t) in enumerate(maps):
-        table[j].base, table[j].rank, table[j].bits, table[j].swizzle = t.base, len(t.dims), t.bits, t.swizzle
+        table[j].base, table[j].rank, table[j].bits, table[j].swizzle, table[j].integer32 = t.base, len(t.dims), t.bits, t.swizzle, t.integer32
         for field in ("dims", "strides", "box"):
             values = getattr(t, field)
             getattr(table[j], field)[:len(values)] = values

@@ -20,7 +20,7 @@ class Buffer(C.Structure):
 
 
 class TensorMap(C.Structure):
-    _fields_ = [("base", C.c_uint64), ("rank", C.c_int64), ("bits", C.c_int64), ("swizzle", C.c_int64), ("dims", C.c_int64 * 5), ("strides", C.c_int64 * 5),
+    _fields_ = [("base", C.c_uint64), ("rank", C.c_int64), ("bits", C.c_int64), ("swizzle", C.c_int64), ("integer32", C.c_int64), ("dims", C.c_int64 * 5), ("strides", C.c_int64 * 5),
                 ("box", C.c_int64 * 5)]
 
 

@@ -20,6 +20,7 @@ class TensorMap:
     dims: list          # elements, innermost first
     strides: list       # bytes, of the dimensions after the first
     box: list           # elements
+    integer32: bool     # the elements are u32 or s32
 
 
 def decode(raw):
@@ -31,7 +32,8 @@ def decode(raw):
     strides = [low | (w[3] >> (32 + 4 * i) & 15) << 32 for i, low in enumerate([w[1] >> 32, w[2] & 0xFFFFFFFF, w[2] >> 32, w[3] & 0xFFFFFFFF])]
     dims = [w[4] & 0xFFFFFFFF, w[4] >> 32, w[5] & 0xFFFFFFFF, w[5] >> 32, w[6] & 0xFFFFFFFF]
     box = [w[6] >> 56, *(w[7] >> (8 * i) & 255 for i in range(4))]
-    return TensorMap(w[0], _BITS[w[1] >> 7 & 15], w[1] >> 13 & 3, [x + 1 for x in dims[:rank]], [16 * x for x in strides[:rank - 1]], [x + 1 for x in box[:rank]])
+    return TensorMap(w[0], _BITS[w[1] >> 7 & 15], w[1] >> 13 & 3, [x + 1 for x in dims[:rank]], [16 * x for x in strides[:rank - 1]], [x + 1 for x in box[:rank]],
+                     w[1] >> 7 & 15 in (2, 3))
 
 
 DTYPES = {"u8": 0, "u16": 1, "u32": 2, "i32": 3, "f16": 6, "f32": 7, "bf16": 9}       # numbers of the driver, names of the manifest
@@ -46,8 +48,8 @@ def _value(extent, scalars):
     return result
 
 
-def encode(recipe, scalars, address):
-    """128 bytes of a manifest's recipe, made by the stand-in driver, as the launcher has the driver make them. Zeros for a tensor without elements.
+def encode(recipe, scalars, address, driver=None):
+    """128 bytes of a manifest's recipe, made by the stand-in driver (or `driver`, a loaded libcuda), as the launcher has the driver make them. Zeros for a tensor without elements.
 
     ValueError for what the driver refuses.
     """
@@ -57,7 +59,7 @@ def encode(recipe, scalars, address):
         return out.raw
     wide = lambda values: (C.c_uint64 * rank)(*values)
     narrow = lambda values: (C.c_uint32 * rank)(*values)
-    driver = C.CDLL(str(native.build("libcuda", "driver")))
+    driver = driver or C.CDLL(str(native.build("libcuda", "driver")))
     refused = driver.cuTensorMapEncodeTiled(out, DTYPES[recipe["dtype"]], rank, C.c_void_p(address), wide(dims), wide(strides), narrow(recipe["box"]), narrow([1] * rank), 0,
                                             SWIZZLES.index(recipe["swizzle"]), PROMOTIONS.index(recipe["l2_promotion"]), 0)
     if refused:

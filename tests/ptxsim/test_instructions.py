@@ -1,8 +1,12 @@
 """What single instructions compute, against NumPy and against the words of the PTX manual."""
+import struct
+
 import numpy as np
 import pytest
 
 from ptxsim import tensor_map
+from ptxsim.decode import Program
+from ptxsim.launch import Memory, run
 from ptxsim.ptx_text import execute
 
 LANES = 32
@@ -82,6 +86,91 @@ def test_fma_rounds_once():
     x = np.float32([1 + 2**-12] * 64)
     got = values("fma.rn.f32 %r7, %r6, %r9, 0fBF800000;", x).view(np.float32)
     assert set(got) == {np.float32(2**-11 + 2**-24)}
+
+
+@pytest.mark.parametrize("op, expected", [
+    ("add.rn.f32x2 %rd7, %rd5, %rd6;", lambda a, b, c: a + b),
+    ("sub.rn.f32x2 %rd7, %rd5, %rd6;", lambda a, b, c: a - b),
+    ("mul.rn.f32x2 %rd7, %rd5, %rd6;", lambda a, b, c: a * b),
+    ("mul.rn.ftz.f32x2 %rd7, %rd5, %rd6;", lambda a, b, c: np.where(np.abs(a * b) < 2.0**-126, 0, a * b)),
+    ("fma.rn.f32x2 %rd7, %rd5, %rd6, %rd8;", lambda a, b, c: (a.astype(float) * b + c).astype(np.float32)),
+])
+@pytest.mark.parametrize("half", ["%r7", "%r8"])
+def test_two_floats_at_once(op, expected, half):
+    """A pair is (x, y) and (y, 3 x): the halves have to stay apart."""
+    x = np.random.RandomState(7).standard_normal(64).astype(np.float32)
+    x[3], x[35] = 1e-30, 1e-10
+    load = "mov.b64 %rd5, {%r6, %r9}; mul.f32 %r10, %r6, 0f40400000; mov.b64 %rd6, {%r9, %r10}; mov.b64 %rd8, {%r10, %r6};"
+    a, b, c = x[:32], x[32:], x[:32] * np.float32(3)
+    want = expected(a, b, c) if half == "%r7" else expected(b, c, a)
+    np.testing.assert_array_equal(values(f"{load} {op} mov.b64 {{%r7, %r8}}, %rd7;", x, half).view(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind, widen", [("f16", lambda u: u.astype(np.uint16).view(np.float16).astype(float)), ("bf16", lambda u: (u << 16).view(np.float32).astype(float))])
+def test_fma_of_halves_into_fp32(kind, widen):
+    halves = np.random.RandomState(8).standard_normal(64).astype(np.float16).view(np.uint16)
+    x = (halves if kind == "f16" else np.random.RandomState(8).standard_normal(64).astype(np.float32).view(np.uint32) >> 16).astype(np.uint32)
+    got = values(f"cvt.u16.u32 %h1, %r6; cvt.u16.u32 %h2, %r9; fma.rn.f32.{kind} %r7, %h1, %h2, 0f3E99999A;", x).view(np.float32)
+    np.testing.assert_array_equal(got, (widen(x[:32]) * widen(x[32:]) + float(np.float32(0.3))).astype(np.float32))
+
+
+def test_parameters_in_vectors():
+    text = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry kernel(.param .align 16 .b8 many[32], .param .u64 out)
+{
+  .reg .b32 %r<8>;
+  .reg .b64 %d<4>;
+  ld.param.v4.b32 {%r0, %r1, %r2, %r3}, [many + 16];
+  ld.param.v2.b64 {%d0, %d1}, [many];
+  ld.param.b64 %d2, [out];
+  st.global.v4.b32 [%d2], {%r3, %r2, %r1, %r0};
+  st.global.v2.b64 [%d2 + 16], {%d1, %d0};
+  ret;
+}"""
+    out, memory = np.zeros(8, np.uint32), Memory()
+    run(Program(text), memory, [np.arange(8, dtype=np.uint32).tobytes(), struct.pack("<Q", memory.add("out", out, 16, write=True))])
+    assert out.tolist() == [7, 6, 5, 4, 2, 3, 0, 1]
+
+
+MEETING = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy", "random"])
+def test_asynchronous_store_into_the_other_cta(mode):
+    body = f"""setp.eq.u32 %p0, %r2, 0;
+    @%p0 mbarrier.init.shared.b64 [%r3], 1;
+    @%p0 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r3], 256;
+    {MEETING}
+    mov.u32 %r10, %cluster_ctarank; xor.b32 %r11, %r10, 1; mapa.shared::cluster.u32 %r12, %r3, %r11; shl.b32 %r13, %r2, 3; add.u32 %r14, %r12, %r13;
+    mad.lo.u32 %r15, %r10, 100, %r2; add.u32 %r16, %r15, 1000;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r14+512], {{%r15, %r16}}, [%r12];
+    W: mbarrier.try_wait.parity.shared.b64 %p1, [%r3], 0; @!%p1 bra W;
+    add.u32 %r17, %r3, %r13; ld.shared.v2.b32 {{%r18, %r19}}, [%r17+512];
+    mul.wide.u32 %rd5, %r10, 256; add.s64 %rd5, %rd3, %rd5; st.global.b32 [%rd5], %r18; st.global.b32 [%rd5+128], %r19;
+    {MEETING}"""
+    result, out = execute(body, 32, grid=2, cluster=2, mode=mode, seed=2)
+    assert not result.faults, str(result)
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(out[:128].reshape(4, 32), [100 + lanes, 1100 + lanes, lanes, 1000 + lanes])
+
+
+@pytest.mark.parametrize("mode", ["eager", "lazy", "random"])
+def test_commit_to_both_ctas_of_a_cluster(mode):
+    """Each CTA's mbarrier wants two arrivals, which come from one thread of either CTA."""
+    body = f"""setp.eq.u32 %p0, %r2, 0;
+    @%p0 mbarrier.init.shared.b64 [%r3], 2;
+    @%p0 fence.mbarrier_init.release.cluster;
+    {MEETING}
+    cvt.u16.u32 %h1, 3;
+    @%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r3], %h1;
+    W: mbarrier.try_wait.parity.shared.b64 %p1, [%r3], 0; @!%p1 bra W;
+    mov.u32 %r10, %ctaid.x; mul.wide.u32 %rd5, %r10, 128; add.s64 %rd5, %rd3, %rd5; st.global.b32 [%rd5], %r0;
+    {MEETING}"""
+    result, out = execute(body, 32, grid=2, cluster=2, mode=mode, seed=2)
+    assert not result.faults, str(result)
+    np.testing.assert_array_equal(out[:64], np.tile(np.arange(32), 2))
 
 
 def test_f16_rounding_and_subnormals():

@@ -133,6 +133,12 @@ static u16 half_value(const Inst *I, u64 a, u64 b, u64 c) {
   return f64_to_half(r, bf16);
 }
 
+// One half of an operation on two fp32: 0 add, 1 sub, 2 mul, 3 fma.
+static u64 pair_f32(int op, int ftz, u64 a, u64 b, u64 c) {
+  float x = flush(as_f32(a), ftz), y = flush(as_f32(b), ftz);
+  return out_f32(op == 0 ? x + y : op == 1 ? x - y : op == 2 ? x * y : fmaf(x, y, flush(as_f32(c), ftz)), ftz);
+}
+
 static int compare(double x, double y, int c) {
   int un = x != x || y != y;
   switch (c) {
@@ -212,14 +218,16 @@ static void predicate(Warp *W, const Inst *I, u32 m) {
 }
 
 // im: 0 bits of a part.
+// Up to two words, the lower parts first.
 static void unpack(Warp *W, const Inst *I, i32 *dd, i32 *ss, u32 m) {
-  u64 whole[32];
-  u32 undef = W->undef[ss[0]];
+  u64 whole[2][32];
   int bits = IM(0);
-  memcpy(whole, REG(ss[0]), sizeof whole);
+  for (int i = 0; i < I->ns; i++) memcpy(whole[i], REG(ss[i]), sizeof whole[i]);
+  u32 undef = W->undef[ss[0]] | W->undef[ss[I->ns - 1]];
   for (int k = 0; k < I->nd; k++) {
     if (dd[k] < 0) continue;
-    FOR_LANES(l, m) REG(dd[k])[l] = whole[l] >> (bits * k) & mask_of(bits);
+    const u64 *from = whole[k * bits / 64];
+    FOR_LANES(l, m) REG(dd[k])[l] = from[l] >> (bits * k % 64) & mask_of(bits);
     set_undef(W, dd[k], m, undef);
   }
 }
@@ -256,6 +264,8 @@ static int floating(Step *x, const u64 *a, const u64 *b, const u64 *c3) {
     case OP_FSUB: LANES(out_f32(flush(F(A), z) - flush(F(B), z), z)); break;
     case OP_FMUL: LANES(out_f32(flush(F(A), z) * flush(F(B), z), z)); break;
     case OP_FFMA: LANES(out_f32(fmaf(flush(F(A), z), flush(F(B), z), flush(F(C), z)), z)); break;
+    case OP_FX2: LANES(pair_f32((int)IM(1), z, A, B, C) | pair_f32((int)IM(1), z, A >> 32, B >> 32, C >> 32) << 32); break;
+    case OP_FFMAH: LANES(out_f32(fmaf((float)half_to_f64(A, z), (float)half_to_f64(B, z), F(C)), 0)); break;        // im 0: bf16
     case OP_FMIN: case OP_FMAX: {
       const int max = I->op == OP_FMAX, nan = IM(1);
       if (I->ns > 2) LANES(out_f32(min_max_f32(min_max_f32(F(A), F(B), max, nan), F(C), max, nan), z));

@@ -37,12 +37,16 @@ int mbar_arrive(Sim *S, int pc, MBar *b, u32 n, i64 tx, const Clock *v) {
   return OK;
 }
 
-// A copy of n bytes has landed.
-void mbar_bytes(MBar *b, i64 n, const Clock *v) {
-  b->signalled = b->phase + 1;
+static void bytes_done(MBar *b, i64 n, const Clock *v) {
   clock_join(&b->collecting, v);
   b->tx -= n;
   complete_if_done(b);
+}
+
+// A copy of n bytes has landed.
+void mbar_bytes(MBar *b, i64 n, const Clock *v) {
+  b->signalled = b->phase + 1;
+  bytes_done(b, n, v);
 }
 
 void mbar_used(Sim *S, int pc, MBar *b, Warp *W) {
@@ -89,7 +93,7 @@ int op_mbar_inval(Step *x) {
   return OK;
 }
 
-// Also expect_tx. im: 0 offset, 1 expect_tx. Sources: address (, count or bytes).
+// Also expect_tx and complete_tx alone. im: 0 offset, 1 expect_tx. Sources: address (, count or bytes).
 int op_mbar_arrive(Step *x) {
   PARTS(x);
   if (S->races && I->op == OP_MB_ARRIVE && !I->im[1] && W->acc_epoch == W->epoch && W->acc_mask & ~m)
@@ -100,7 +104,8 @@ int op_mbar_arrive(Step *x) {
     if (!b) return FAILED;
     mbar_used(S, pc, b, W);
     u32 v = I->ns > 1 ? (u32)REG(ss[1])[l] : 1;
-    if (I->op == OP_MB_EXPECT) b->tx += v;
+    if (I->op == OP_MB_COMPLETE) bytes_done(b, v, &W->vc);
+    else if (I->op == OP_MB_EXPECT) b->tx += v;
     else if (mbar_arrive(S, pc, b, I->im[1] ? 1 : v, I->im[1] ? v : 0, &W->vc)) return FAILED;
   }
   W->vc.c[W->gid]++;

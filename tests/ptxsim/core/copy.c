@@ -23,13 +23,14 @@ static int complete(Sim *S, Copy *q) {
     if (!b || shared_range(c, q->pc, q->dst, q->bytes, "bulk copy") || not_over_mbarrier(c, q->pc, q->dst, q->bytes, "bulk copy")) return FAILED;
     u8 *src = q->data ? q->data : q->b->p + (q->g - q->b->base);
     u8 *defined = q->data ? q->defined : q->b->init ? q->b->init + (q->g - q->b->base) : NULL;
-    proxy_check(c, q->pc, q->dst, q->bytes, "a bulk copy writes");
+    if (q->generic) proxy_stored(c, q->dst, q->bytes);
+    else proxy_check(c, q->pc, q->dst, q->bytes, "a bulk copy writes");
     hb_write(c, q->pc, q->dst, q->bytes, q->clock, b->agent, b->phase + 1);
     for (i32 i = 0; i < q->bytes; i += 16) {
-      i64 o = swizzled(q->dst + i, q->swizzle);
-      memcpy(c->sm + o, src + i, 16);
-      if (defined) memcpy(c->defined + o, defined + i, 16);
-      else memset(c->defined + o, 1, 16);
+      i64 o = swizzled(q->dst + i, q->swizzle), n = q->bytes - i < 16 ? q->bytes - i : 16;
+      memcpy(c->sm + o, src + i, n);
+      if (defined) memcpy(c->defined + o, defined + i, n);
+      else memset(c->defined + o, 1, n);
     }
     S->bulk_bytes += (u64)q->bytes;
     mbar_bytes(b, q->bytes, q->clock);
@@ -100,18 +101,64 @@ int op_bulk_load(Step *x) {
   return OK;
 }
 
+// im: 0, 1 offsets of address and mbarrier, 2 bytes of a value, 3 values. Sources: address, mbarrier, values.
+int op_store_async(Step *x) {
+  PARTS(x);
+  int size = (int)I->im[2], n = (int)I->im[3];
+  FOR_LANES(l, m) {
+    u32 d = (u32)(REG(ss[0])[l] + I->im[0]), mbar = (u32)(REG(ss[1])[l] + I->im[1]);
+    if ((W->undef[ss[0]] | W->undef[ss[1]]) >> l & 1) report(S, R_UNINIT_ADDRESS, pc, "st.async with an undefined address");
+    if (d % (u32)(size * n)) return fail(S, pc, "misaligned st.async: shared offset %d, %d bytes", (int)(d & 0xffffff) - SMEM_BASE, size * n);
+    if (d >> 24 >= (u32)S->nctas || d >> 24 != mbar >> 24) return fail(S, pc, "st.async into CTA %u, mbarrier in CTA %u, of a cluster of %d: they lie in one CTA", d >> 24, mbar >> 24, S->nctas);
+    if (shared_range(&S->ctas[d >> 24], pc, d & 0xffffff, size * n, "st.async")) return FAILED;
+    MBar *b = mbar_at(S, pc, mbar);
+    if (!b) return FAILED;
+    mbar_used(S, pc, b, W);
+    lane_write(&S->ctas[d >> 24], pc, d & 0xffffff, size * n, W, l, 1);
+    Copy *q = new_copy(S);
+    q->data = malloc(size * n);
+    q->defined = malloc(size * n);
+    for (int i = 0; i < n; i++) {
+      memcpy(q->data + size * i, &REG(ss[2 + i])[l], size);
+      memset(q->defined + size * i, !(W->undef[ss[2 + i]] >> l & 1), size);
+    }
+    q->bytes = size * n;
+    q->generic = 1;
+    if (issue(x, q, d, mbar, -1, l)) return FAILED;
+  }
+  W->vc.c[W->gid]++;
+  return OK;
+}
+
+// The rows of a box at `at` of a tensor map, one after another: whether the next lies inside the tensor, and where in it.
+typedef struct {
+  const TensorMap *t;
+  const i64 *at;
+  i64 index[5];
+} Box;
+
+static int next_row(Box *x, i64 *offset) {
+  int inside = 1;
+  *offset = 0;
+  for (int i = 1; i < x->t->rank; i++) {
+    i64 v = x->at[i] + x->index[i];
+    inside &= v >= 0 && v < x->t->dims[i];
+    *offset += v * x->t->strides[i - 1];
+  }
+  for (int i = 1; i < x->t->rank; i++) {
+    if (++x->index[i] < x->t->box[i]) break;
+    x->index[i] = 0;
+  }
+  return inside;
+}
+
 // Gather the box at `at` of a tensor map; what lies outside the tensor is zero.
 static int gather(Step *x, TensorMap *t, const i64 *at, i64 inner, i64 bytes, u8 *data, u8 *defined) {
   Sim *S = x->S;
-  i64 index[5] = {0}, first = at[0] * t->bits / 8, width = t->dims[0] * t->bits / 8;
+  Box box = {.t = t, .at = at};
+  i64 first = at[0] * t->bits / 8, width = t->dims[0] * t->bits / 8, off;
   for (i64 row = 0; row < bytes / inner; row++) {
-    i64 off = 0;
-    int inside = 1;
-    for (int i = 1; i < t->rank; i++) {
-      i64 v = at[i] + index[i];
-      inside &= v >= 0 && v < t->dims[i];
-      off += v * t->strides[i - 1];
-    }
+    int inside = next_row(&box, &off);
     for (i64 j = 0; inside && j < inner; j++) {
       if (first + j < 0 || first + j >= width) continue;
       u64 a = t->base + (u64)(off + first + j);
@@ -120,12 +167,28 @@ static int gather(Step *x, TensorMap *t, const i64 *at, i64 inner, i64 bytes, u8
       data[row * inner + j] = b->p[a - b->base];
       if (b->init) defined[row * inner + j] = b->init[a - b->base];
     }
-    for (int i = 1; i < t->rank; i++) {
-      if (++index[i] < t->box[i]) break;
-      index[i] = 0;
-    }
   }
   return OK;
+}
+
+// The map that lane l names, its box at the coordinates behind source `first`.
+static TensorMap *map_and_box(Step *x, int l, int map, int first, i64 *at, i64 *inner, i64 *bytes) {
+  PARTS(x);
+  TensorMap *t = NULL;
+  for (int i = 0; i < S->nmaps; i++)
+    if (S->map_address[i] == REG(ss[map])[l]) t = &S->maps[i];
+  if (!t) {
+    fail(S, pc, "no tensor map at %#llx", (ull)REG(ss[map])[l]);
+    return NULL;
+  }
+  if (t->rank != I->im[2]) {
+    fail(S, pc, "tensor map of rank %lld, %lld coordinates", (long long)t->rank, (long long)I->im[2]);
+    return NULL;
+  }
+  *inner = *bytes = t->box[0] * t->bits / 8;
+  for (int i = 0; i < t->rank; i++) at[i] = (i32)REG(ss[first + i])[l];
+  for (int i = 1; i < t->rank; i++) *bytes *= t->box[i];
+  return t;
 }
 
 // im: 0, 1 offsets of destination and mbarrier, 2 rank, 3 multicast. Sources: destination, map, mbarrier, coordinates (, mask).
@@ -133,17 +196,12 @@ int op_tensor_load(Step *x) {
   PARTS(x);
   FOR_LANES(l, m) {
     u32 d = (u32)(REG(ss[0])[l] + I->im[0]), mbar = (u32)(REG(ss[2])[l] + I->im[1]);
-    TensorMap *t = NULL;
-    for (int i = 0; i < S->nmaps; i++)
-      if (S->map_address[i] == REG(ss[1])[l]) t = &S->maps[i];
-    if (!t) return fail(S, pc, "no tensor map at %#llx", (ull)REG(ss[1])[l]);
-    if (t->rank != I->im[2]) return fail(S, pc, "tensor map of rank %lld, %lld coordinates", (long long)t->rank, (long long)I->im[2]);
+    i64 inner, bytes, at[5];
+    TensorMap *t = map_and_box(x, l, 1, 3, at, &inner, &bytes);
+    if (!t) return FAILED;
     if (d % 128) return fail(S, pc, "tensor load: shared offset %d is not a multiple of 128", (int)(d & 0xffffff) - SMEM_BASE);
     if (d >> 24 >= (u32)S->nctas) return fail(S, pc, "tensor load into CTA %u of a cluster of %d", d >> 24, S->nctas);
     if (signals(x, mbar)) return FAILED;
-    i64 inner = t->box[0] * t->bits / 8, bytes = inner, at[5];
-    for (int i = 0; i < t->rank; i++) at[i] = (i32)REG(ss[3 + i])[l];
-    for (int i = 1; i < t->rank; i++) bytes *= t->box[i];
     if (bytes % 16) return fail(S, pc, "tensor load of %lld bytes, not a multiple of 16", (long long)bytes);
     if (shared_range(&S->ctas[d >> 24], pc, d & 0xffffff, bytes, "tensor load")) return FAILED;
     u8 *data = calloc(bytes, 1), *defined = malloc(bytes);
@@ -164,7 +222,38 @@ int op_tensor_load(Step *x) {
   return OK;
 }
 
-// Shared to global, done at once: its wait is not checked. im: 0, 1 offsets. Sources: destination, source, bytes.
+// n bytes (at most 16, inside one buffer) from shared to global memory, done at once: its wait is not checked. add: 32-bit integers are added.
+static int store_bytes(Step *x, u64 g, i64 o, i64 n, int add, const char *what) {
+  PARTS(x);
+  Buf *b = find_buffer(S, g, (u64)n);
+  if (!b) return outside(S, pc, g, (u64)n, what);
+  if (!b->owner) return fail(S, pc, "%s into the input '%s'", what, b->name);
+  u64 off = g - b->base;
+  hb_read(c, pc, o, n, &W->vc, W->gid, W->vc.c[W->gid]);
+  proxy_check(c, pc, o, n, add ? "a bulk reduction reads" : "a bulk store reads");
+  for (i64 i = 0; i < n && !b->init; i++)
+    if (!c->defined[o + i]) {
+      report(S, R_UNINIT_STORE, pc, "%s of undefined shared memory to '%s'", what, b->name);
+      break;
+    }
+  if (!add) {
+    global_access(S, b, off, (u64)n, W, pc, 1);
+    memcpy(b->p + off, c->sm + o, n);
+    if (b->init) memcpy(b->init + off, c->defined + o, n);
+    return OK;
+  }
+  for (i64 i = 0; i < n; i += 4) {        // like an atomic: no race with another one
+    u32 old, value;
+    memcpy(&old, b->p + off + i, 4);
+    memcpy(&value, c->sm + o + i, 4);
+    old += value;
+    memcpy(b->p + off + i, &old, 4);
+    for (int k = 0; b->init && k < 4; k++) b->init[off + i + k] &= c->defined[o + i + k];
+  }
+  return OK;
+}
+
+// im: 0, 1 offsets, 2 add. Sources: destination, source, bytes.
 int op_bulk_store(Step *x) {
   PARTS(x);
   FOR_LANES(l, m) {
@@ -172,21 +261,34 @@ int op_bulk_store(Step *x) {
     i64 o = (u32)(REG(ss[1])[l] + I->im[1]) & 0xffffff;
     u32 bytes = (u32)REG(ss[2])[l];
     if (o % 16 || g % 16 || bytes % 16) return fail(S, pc, "bulk store: shared offset %lld, destination %#llx and size %u have to be multiples of 16", (long long)(o - SMEM_BASE), (ull)g, bytes);
-    if (!bytes) continue;
-    Buf *b = find_buffer(S, g, bytes);
-    if (!b) return outside(S, pc, g, bytes, "bulk store");
-    if (!b->owner) return fail(S, pc, "bulk store into the input '%s'", b->name);
     if (shared_range(c, pc, o, bytes, "bulk store")) return FAILED;
-    hb_read(c, pc, o, bytes, &W->vc, W->gid, W->vc.c[W->gid]);
-    proxy_check(c, pc, o, bytes, "a bulk store reads");
-    for (u32 i = 0; i < bytes && !b->init; i++)
-      if (!c->defined[o + i]) {
-        report(S, R_UNINIT_STORE, pc, "bulk store of undefined shared memory to '%s'", b->name);
-        break;
+    for (u32 i = 0; i < bytes; i += 16)
+      if (store_bytes(x, g + i, o + i, 16, (int)I->im[2], "bulk store")) return FAILED;
+  }
+  return OK;
+}
+
+// The part of the box inside of the tensor. im: 0 offset, 2 rank, 3 add. Sources: map, source, coordinates.
+int op_tensor_store(Step *x) {
+  PARTS(x);
+  FOR_LANES(l, m) {
+    i64 o = (u32)(REG(ss[1])[l] + I->im[0]) & 0xffffff, inner, bytes, at[5], off;
+    TensorMap *t = map_and_box(x, l, 0, 2, at, &inner, &bytes);
+    if (!t) return FAILED;
+    if (o % 128) return fail(S, pc, "tensor store: shared offset %d is not a multiple of 128", (int)o - SMEM_BASE);
+    if (shared_range(c, pc, o, bytes, "tensor store")) return FAILED;
+    if (I->im[3] && !t->integer32) return fail(S, pc, "tensor reduction of other elements than 32-bit integers: not simulated");
+    Box box = {.t = t, .at = at};
+    i64 first = at[0] * t->bits / 8, width = t->dims[0] * t->bits / 8, each = t->bits >= 32 ? 4 : t->bits >= 16 ? 2 : 1;
+    for (i64 row = 0; row < bytes / inner; row++) {
+      int inside = next_row(&box, &off);
+      for (i64 j = 0, n; inside && j < inner; j += n) {       // 16 bytes where they lie in one swizzled chunk and inside, else an element
+        i64 from = row * inner + j;
+        n = from % 16 == 0 && j + 16 <= inner && first + j >= 0 && first + j + 16 <= width ? 16 : each;
+        if (first + j < 0 || first + j + n > width) continue;
+        if (store_bytes(x, t->base + (u64)(off + first + j), swizzled(o + from, (int)t->swizzle), n, (int)I->im[3], "tensor store")) return FAILED;
       }
-    global_access(S, b, g - b->base, bytes, W, pc, 1);
-    memcpy(b->p + (g - b->base), c->sm + o, bytes);
-    if (b->init) memcpy(b->init + (g - b->base), c->defined + o, bytes);
+    }
   }
   return OK;
 }

@@ -73,7 +73,7 @@ typedef struct {
 
 typedef struct {
   u64 base;
-  i64 rank, bits, swizzle, dims[5], strides[5], box[5];
+  i64 rank, bits, swizzle, integer32, dims[5], strides[5], box[5];
 } TensorMap;
 
 typedef struct {
@@ -120,7 +120,7 @@ typedef struct {
 typedef struct {
   int op, pc;
   u32 number;             // in the order of the warp
-  u32 d, idesc, scale_a, scale_b, accumulate;     // tensor memory addresses; `d` of a commit: the mbarrier
+  u32 d, idesc, scale_a, scale_b, accumulate;     // tensor memory addresses; `d` of a commit: the mbarrier, `b` its CTAs
   u64 a, b;               // shared memory descriptors
   Clock *clock;
 } TcItem;
@@ -212,7 +212,7 @@ typedef struct {
   u8 *data, *defined;     // or what a tensor copy has gathered
   u32 mbar;
   u16 multicast;
-  int swizzle;
+  int swizzle, generic;   // generic: st.async, which is no operation of the async proxy
   Clock *clock;
 } Copy;
 
@@ -328,6 +328,8 @@ int op_cp_mbar(Step *x);
 int op_bulk_load(Step *x);
 int op_bulk_store(Step *x);
 int op_tensor_load(Step *x);
+int op_tensor_store(Step *x);
+int op_store_async(Step *x);
 // lanes.c
 int op_shfl(Step *x);
 int op_vote(Step *x);

@@ -221,9 +221,14 @@ static int copy_to_tmem(Sim *S, Warp *W, TcItem *q) {
 static int run_item(Sim *S, Warp *W, TcItem *q) {
   int r;
   if (q->op == OP_TC_COMMIT) {
-    MBar *b = mbar_at(S, q->pc, q->d);
-    if (b) b->signalled = b->phase + 1;
-    r = b ? mbar_arrive(S, q->pc, b, 1, 0, q->clock) : FAILED;
+    r = OK;
+    for (u32 rank = 0, mask = (u32)q->b; r == OK && rank < (u32)S->nctas; rank++) {     // a mask: the mbarrier at that offset in each CTA of it
+      if (mask && !(mask >> rank & 1)) continue;
+      MBar *b = mbar_at(S, q->pc, mask ? (q->d & 0xffffff) | rank << 24 : q->d);
+      if (b) b->signalled = b->phase + 1;
+      r = b ? mbar_arrive(S, q->pc, b, 1, 0, q->clock) : FAILED;
+      if (!mask) break;
+    }
   } else r = q->op == OP_TC_MMA ? multiply(S, W, q) : copy_to_tmem(S, W, q);
   free(q->clock);
   return r;
@@ -299,11 +304,12 @@ int op_umma_cp(Step *x) {
   return enqueue(x, &q);
 }
 
-// im: 0 offset. Source: mbarrier.
+// im: 0 offset. Sources: mbarrier (, mask of CTAs).
 int op_umma_commit(Step *x) {
   PARTS(x);
   if (one_lane(x, "tcgen05.commit")) return FAILED;
-  TcItem q = {.d = (u32)(REG(ss[0])[first_lane(m)] + I->im[0])};
+  TcItem q = {.d = (u32)(REG(ss[0])[first_lane(m)] + I->im[0]), .b = I->ns > 1 ? REG(ss[1])[first_lane(m)] & 0xffff : 0};
+  if (I->ns > 1 && (!q.b || q.b >> S->nctas)) return fail(S, pc, "tcgen05.commit to CTAs %#x of a cluster of %d", (u32)q.b, S->nctas);
   MBar *b = mbar_at(S, pc, q.d);
   if (!b) return FAILED;
   mbar_used(S, pc, b, W);

@@ -42,9 +42,11 @@ static int execute(Step *x) {
     case OP_BULK_G2S: return op_bulk_load(x);
     case OP_BULK_S2G: return op_bulk_store(x);
     case OP_TMA_LOAD: return op_tensor_load(x);
+    case OP_TMA_STORE: return op_tensor_store(x);
+    case OP_ST_ASYNC: return op_store_async(x);
     case OP_MB_INIT: return op_mbar_init(x);
     case OP_MB_INVAL: return op_mbar_inval(x);
-    case OP_MB_ARRIVE: case OP_MB_EXPECT: return op_mbar_arrive(x);
+    case OP_MB_ARRIVE: case OP_MB_EXPECT: case OP_MB_COMPLETE: return op_mbar_arrive(x);
     case OP_MB_WAIT: return op_mbar_wait(x);
     case OP_BAR: return op_bar(x);
     case OP_BARWARP: return op_bar_warp(x);

@@ -239,6 +239,18 @@ def _fma(d, ins, m):
     return d.plain("FFMA", ins, 32, 3, [int(bool(m.group(1)))])
 
 
+@form(r"(add|sub|mul|fma)(?:\.rn)?(\.ftz)?\.f32x2")
+def _f32x2(d, ins, m):
+    op = ["add", "sub", "mul", "fma"].index(m.group(1))
+    return d.plain("FX2", ins, 64, 2 + (op == 3), [int(bool(m.group(2))), op])
+
+
+@form(r"fma\.rn\.f32\.(f16|bf16)")
+def _fma_mixed(d, ins, m):
+    """The factors are halves, the addend and the result fp32: one rounding."""
+    return d.plain("FFMAH", ins, [16, 16, 32], 3, [int(m.group(1) == "bf16")])
+
+
 @form(r"(min|max)(\.ftz)?(\.NaN)?\.f32")
 def _min_f32(d, ins, m):
     n = len(ins.args) - 1

@@ -28,12 +28,12 @@ def _check_count(ins, n, hint):
 def _ld_param(d, ins, m):
     outs, mem, size = items(ins.args[0]), ins.args[1], width(m.group(2)) // 8
     param = d.params.get(getattr(mem.base, "name", None))
-    if param is None or len(outs) * size > 8:
+    if param is None:
         raise Unsupported(f"operand {mem}")
-    value = d.constant("param", (param, mem.offset, size * len(outs), len(outs) == 1 and m.group(2)[0] == "s"))
     if len(outs) == 1:
-        return d.row("MOV", [d.destination(outs[0])], [value], simple=1)
-    return d.row("UNPACK", [d.destination(o) for o in outs], [value], [8 * size])
+        return d.row("MOV", [d.destination(outs[0])], [d.constant("param", (param, mem.offset, size, m.group(2)[0] == "s"))], simple=1)
+    values = [d.constant("param", (param, mem.offset + at, min(8, size * len(outs)), False)) for at in range(0, size * len(outs), 8)]
+    return d.row("UNPACK", [d.destination(o) for o in outs], values, [8 * size])
 
 
 @form(rf"ldu?{_ORDER}{_SPACE}{_CACHE}{_VALUE}")
@@ -110,10 +110,19 @@ def _bulk_load(d, ins, m):
     return d.row("BULK_G2S", (), [d.address(to, 32), d.address(of, 64), d.source(size, 32), d.address(bar, 32), *mask], [to.offset, of.offset, bar.offset, len(mask)])
 
 
-@form(rf"cp\.async\.bulk\.global\.shared::cta\.bulk_group{_HINT}")
+@form(r"st\.async(?:\.weak)?\.shared::cluster\.mbarrier::complete_tx::bytes(?:\.v([24]))?\.([busf](?:32|64))")
+def _st_async(d, ins, m):
+    (to, values, bar), size = ins.args, width(m.group(2)) // 8
+    values = items(values)
+    if len(values) != int(m.group(1) or 1):
+        raise Unsupported(f"{len(values)} values")
+    return d.row("ST_ASYNC", (), [d.address(to, 32), d.address(bar, 32), *(d.source(o, 8 * size) for o in values)], [to.offset, bar.offset, size, len(values)])
+
+
+@form(rf"cp\.async\.bulk\.global\.shared::cta\.bulk_group{_HINT}", rf"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group{_HINT}\.add\.[us]32")
 def _bulk_store(d, ins, m):
     to, of, size = ins.args[:3]
-    return d.row("BULK_S2G", (), [d.address(to, 64), d.address(of, 32), d.source(size, 32)], [to.offset, of.offset])
+    return d.row("BULK_S2G", (), [d.address(to, 64), d.address(of, 32), d.source(size, 32)], [to.offset, of.offset, int("reduce" in ins.op)])
 
 
 @form(rf"cp\.async\.bulk\.tensor\.([1-5])d\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes(\.multicast::cluster)?{_HINT}")
@@ -123,6 +132,16 @@ def _tensor_load(d, ins, m):
     if len(at) != int(m.group(1)):
         raise Unsupported(f"{len(at)} coordinates")
     return d.row("TMA_LOAD", (), [d.address(to, 32), d.address(of, 64), d.address(bar, 32), *(d.source(c, 32) for c in at), *mask], [to.offset, bar.offset, len(at), len(mask)])
+
+
+@form(rf"cp\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group{_HINT}",
+      rf"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add(?:\.tile)?\.bulk_group{_HINT}")
+def _tensor_store(d, ins, m):
+    to, of = ins.args[:2]
+    at = to.coords.items
+    if len(at) != int(m.group(1)) or to.offset:
+        raise Unsupported(f"{len(at)} coordinates, or an offset of the map")
+    return d.row("TMA_STORE", (), [d.address(to, 64), d.address(of, 32), *(d.source(c, 32) for c in at)], [of.offset, 0, len(at), int("reduce" in ins.op)])
 
 
 @form(r"cp\.async\.bulk\.commit_group", r"cp\.async\.bulk\.wait_group(?:\.read)?", rf"cp\.async\.bulk\.prefetch\.L2\.global{_HINT}",

@@ -16,9 +16,9 @@ def _inval(d, ins, m):
     return d.row("MB_INVAL", (), [d.address(ins.args[0], 32)], [ins.args[0].offset])
 
 
-@form(r"mbarrier\.expect_tx(?:\.relaxed\.(?:cta|cluster))?\.shared(?:::cta|::cluster)?\.b64")
+@form(r"mbarrier\.(expect|complete)_tx(?:\.relaxed\.(?:cta|cluster))?\.shared(?:::cta|::cluster)?\.b64")
 def _expect(d, ins, m):
-    return d.row("MB_EXPECT", (), [d.address(ins.args[0], 32), d.source(ins.args[1], 32)], [ins.args[0].offset])
+    return d.row(f"MB_{m.group(1).upper()}", (), [d.address(ins.args[0], 32), d.source(ins.args[1], 32)], [ins.args[0].offset])
 
 
 @form(r"mbarrier\.arrive(\.expect_tx)?(?:\.(?:release|relaxed)\.(?:cta|cluster))?\.shared(?:::cta|::cluster)?\.b64")

@@ -67,9 +67,10 @@ def _fence(d, ins, m):
 
 
 # ---- what one thread issues
-@form(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one(?:\.shared::cluster)?\.b64")
+@form(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one(?:\.shared::cluster)?(\.multicast::cluster)?\.b64")
 def _commit(d, ins, m):
-    return d.row("TC_COMMIT", (), [d.address(ins.args[0], 32)], [ins.args[0].offset])
+    _check(len(ins.args), 1 + bool(m.group(1)), "operands")
+    return d.row("TC_COMMIT", (), [d.address(ins.args[0], 32), *(d.source(o, 16) for o in ins.args[1:])], [ins.args[0].offset])
 
 
 @form(r"tcgen05\.cp\.cta_group::1\.(" + "|".join(s.replace(".", r"\.") for s in CP_SHAPES) + ")")
