@@ -14,6 +14,7 @@ from .ops.formats import dequantize, from_blocked, pack_e2m1, quantize_mxfp4, qu
 from .ops.metadata import check_metadata, validate_metadata
 from .ops.sharding import ShardedMetadata, block_range_metadata, shard_metadata, token_range_metadata
 from .primitives.runtime import export_disabled_checks, register
+from .version import __version__ as __version__
 
 __all__ = [
     "ShardedMetadata", "UnsupportedError", "block_range_metadata", "check_metadata", "dequantize", "export_disabled_checks", "fp4_indexer_block_scores",

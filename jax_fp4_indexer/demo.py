@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -61,7 +62,7 @@ def make_context(longest, seed):
 
 
 def bf16_scores(context):
-    """Block maxima from the bf16 keys, [Hq, Ktiles, Tq]; page by page, so that nothing large is made."""
+    """Causal block maxima from the bf16 keys, [Hq, Ktiles, Tq]; page by page, so that nothing large is made."""
     ratio = HEADS_Q // HEADS_KV
     cu_pages = np.concatenate([[0], np.cumsum(context.pages)])
     batch_of = np.repeat(np.arange(len(context.k_lens)), context.pages)
@@ -72,7 +73,8 @@ def bf16_scores(context):
         k, b, left = x
         q = jax.lax.dynamic_slice_in_dim(context.q, b * QUERIES, QUERIES).reshape(QUERIES, HEADS_KV, ratio, D)
         s = jnp.einsum("qhrd,hkd->hrqk", q, k, preferred_element_type=jnp.float32)
-        return jnp.where(jnp.arange(PAGE) < left, s, -jnp.inf).max(-1).reshape(HEADS_Q, QUERIES)
+        seen = left - QUERIES + 1 + jnp.arange(QUERIES)[:, None]           # keys of the page that query i sees
+        return jnp.where(jnp.arange(PAGE) < seen, s, -jnp.inf).max(-1).reshape(HEADS_Q, QUERIES)
     best = np.asarray(jax.jit(lambda *x: jax.lax.map(page, x))(context.k, jnp.asarray(batch_of), jnp.asarray(left)))
     out = np.full((HEADS_Q, max(context.pages), len(context.k_lens) * QUERIES), -np.inf, np.float32)
     for p, (b, block) in enumerate(zip(batch_of, kb)):
@@ -135,6 +137,11 @@ def picture(path, context, scores, chosen, fmt):
     plt.close(fig)
 
 
+def bytes_needed(longest):
+    """Host memory that a context takes while it is made: keys of all three sequences in float32, twice, and in bf16."""
+    return int(1.6 * longest) * HEADS_KV * D * (4 + 4 + 2)
+
+
 def run(context=None, top_k=16, seed=0, out="out"):
     """Print the table and write the pictures; 0 if every planted block was found in both formats."""
     console = Console(width=130)
@@ -170,7 +177,7 @@ def run(context=None, top_k=16, seed=0, out="out"):
         table.add_row(fmt, f"{seconds * 1e3:.2f} ms", f"{nbytes / 2**20:.2f} MiB", f"{bf16_bytes / nbytes:.2f}x less", f"{planted:.1%}", f"{same:.1%}", f"{error:.2%}")
         picture(pathlib.Path(out) / f"block_scores_{fmt}.png", made, scores, chosen, fmt)
     console.print(table)
-    console.print(f"pictures: {pathlib.Path(out) / 'block_scores_nvfp4.png'}, {pathlib.Path(out) / 'block_scores_mxfp4.png'}")
+    console.print(escape(f"pictures: {pathlib.Path(out) / 'block_scores_nvfp4.png'}, {pathlib.Path(out) / 'block_scores_mxfp4.png'}"), soft_wrap=True)
     if min(found) < 1.0:
         console.print(f"a planted passage was not among the top {top_k} blocks")
         return 1

@@ -1,6 +1,6 @@
 """What this machine is, which kernel each op would use here, what is missing and how to get it."""
 import importlib.metadata
-import json
+import os
 import platform
 
 import jax
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.primitives import runtime
 
 # (path, an example of a call that takes it, columns = max_seqlen_q * Hq / Hkv)
@@ -16,7 +17,7 @@ FORMATS = ("nvfp4", "mxfp4")
 
 
 def kernel_for(path, fmt, columns, layout="preordered_mma"):
-    """One phrase: what a call of this kind runs on the default device."""
+    """One phrase: what a call of this kind runs on the default device. LookupError if there is no such kernel."""
     device = jax.devices()[0]
     capability = runtime.capability_of(device) if jax.default_backend() == "gpu" else None
     if capability is None:
@@ -61,19 +62,40 @@ def gpu_facts():
 
 
 def library_facts():
-    """Rows about the FFI library and the cubins, each problem with its remedy."""
-    rows = []
+    """(rows about the FFI library and the cubins, whether all is well); a problem names its remedy."""
+    rows, sound = [], True
     try:
         library = runtime.load()
         rows.append(("FFI library", "built for XLA FFI API {}.{}, jaxlib serves {}.{}".format(*divmod(library.jfi_ffi_api_version(), 1000), *divmod(runtime.runtime_api_version(), 1000))))
     except ImportError as error:
-        return [("FFI library", str(error))]
-    manifest = json.loads(runtime.find("cubins/manifest.json").read_text())
+        rows, sound = [("FFI library", str(error))], False
+    path = runtime.find("cubins/manifest.json")
+    if path is None:
+        return [*rows, ("cubins", f"none: there is no cubins/manifest.json; {runtime.REINSTALL}")], False
+    try:
+        data = manifest.read(path.parent)
+    except manifest.ManifestError as error:
+        return [*rows, ("cubins", f"{error}, or {runtime.REINSTALL}")], False
     archs = {}
-    for kernel in manifest["kernels"]:
+    for kernel in data["kernels"]:
         archs.setdefault(kernel["arch"], []).append(kernel["name"])
-    rows.append(("cubins", ", ".join(f"{arch} ({len(names)})" for arch, names in sorted(archs.items())) + f"; DSL {manifest['dsl']}"))
-    return rows
+    rows.append(("cubins", (", ".join(f"{arch} ({len(names)})" for arch, names in sorted(archs.items())) or "none") + f"; DSL {data['dsl']}"))
+    broken = manifest.altered(path.parent, data)
+    if broken or not archs:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        rows.append(("cubins, problem", f"{broken[0] if broken else 'the manifest lists no kernel'}{more}; {runtime.REINSTALL}"))
+        sound = False
+    return rows, sound
+
+
+def jax_facts():
+    """(row about JAX and its devices, whether there are any)."""
+    version = f"{jax.__version__}, jaxlib {jax.lib.__version__}"
+    try:
+        return ("jax", f"{version}, backend {jax.default_backend()}: {', '.join(sorted({d.device_kind for d in jax.devices()}))}"), True
+    except (RuntimeError, AssertionError) as error:             # jax 0.10 asserts where a plugin was found and its platform was not
+        return ("jax", f"{version}, no device to run on ({str(error).partition(chr(10))[0] or 'no backend'}); "
+                       f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', '')!r}: unset it, or install what it names"), False
 
 
 def run():
@@ -83,15 +105,19 @@ def run():
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     table.add_row("machine", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
-    table.add_row("jax", f"{jax.__version__}, jaxlib {jax.lib.__version__}, backend {jax.default_backend()}: {', '.join(sorted({d.device_kind for d in jax.devices()}))}")
+    row, devices = jax_facts()
+    table.add_row(row[0], escape(row[1]))
     plugins = [f"{name} {_version(name)}" for name in ("jax-cuda13-plugin", "jax-cuda12-plugin") if _version(name)]
     table.add_row("CUDA plugin", escape(", ".join(plugins) if plugins else 'none installed; for an NVIDIA GPU: pip install "jax-fp4-indexer[cuda13]" (or cuda12)'))
-    facts = library_facts()
+    facts, sound = library_facts()
     for name, value in [*gpu_facts(), *facts]:
         table.add_row(name, escape(value))
-    for path, example, columns in CALLS:
+    for path, example, columns in CALLS if devices else ():
         for fmt in FORMATS:
-            table.add_row(f"block scores, {path}, {fmt}", f"{example}: {kernel_for(path, fmt, columns)}")
+            try:
+                what = kernel_for(path, fmt, columns)
+            except LookupError as error:
+                what, sound = str(error), False
+            table.add_row(f"block scores, {path}, {fmt}", escape(f"{example}: {what}"))
     console.print(table)
-    missing = len(facts) == 1 or runtime.unsupported_reason() is not None
-    return 1 if missing else 0
+    return 0 if devices and sound and runtime.unsupported_reason() is None else 1

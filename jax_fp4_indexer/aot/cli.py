@@ -1,6 +1,8 @@
 """`python -m jax_fp4_indexer.aot {build,list,verify,explain,sass}`."""
 import importlib
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 
@@ -28,8 +30,11 @@ def _archs(ctx, param, value):
 
 
 def _load(table):
-    module = importlib.import_module(table)
-    return module.KERNELS, module.VARIANTS
+    try:
+        module = importlib.import_module(table)
+        return module.KERNELS, module.VARIANTS
+    except (ImportError, AttributeError) as e:
+        raise click.ClickException(f"--table: got {table}, expected a module with KERNELS and VARIANTS ({e}). Leave it out for the kernels of this package.") from None
 
 
 def _read(folder):
@@ -53,6 +58,13 @@ def main():
 def build(folder, table, archs, only, quiet):
     """Compile what is not up to date; write cubins and manifest.json."""
     kernels, variants = _load(table)
+    if only and not any(part in kernel.source for kernel in kernels for part in only):
+        raise click.UsageError(f"--only: got {', '.join(only)}, expected a part of a kernel's source expression, e.g. of {kernels[0].source}")
+    try:                # before the work, not after it
+        manifest.write_atomically(folder / ".writable", b"")
+        (folder / ".writable").unlink()
+    except OSError as e:
+        raise click.UsageError(f"--out: got {folder}, expected a folder that can be made and written ({e.strerror}). Name another one.") from None
     try:
         result = compiler.build(folder, kernels, variants, archs=archs, only=only, log=(lambda line: None) if quiet else click.echo)
     except compiler.BuildError as e:
@@ -140,18 +152,17 @@ def _find(data, name):
 def _capability(ctx, param, value):
     if value is None:
         return None
-    try:
-        major, minor = map(int, value.split("."))
-    except ValueError:
-        raise click.BadParameter(f"got {value!r}, expected e.g. 9.0") from None
-    return major, minor
+    if not re.fullmatch(r"\d{1,3}\.\d", value):
+        raise click.BadParameter(f"got {value!r}, expected e.g. 9.0")
+    major, minor = value.split(".")
+    return int(major), int(minor)
 
 
 @main.command()
 @click.argument("name")
 @_folder
 @click.option("--capability", callback=_capability, help="Also say which variant such a device runs, e.g. 9.0.")
-@click.option("--columns", default=1, show_default=True, help="max_seqlen_q * Hq/Hkv of the call, with --capability.")
+@click.option("--columns", type=click.IntRange(min=1), default=1, show_default=True, help="max_seqlen_q * Hq/Hkv of the call, with --capability.")
 @click.option("--implementation", type=click.Choice(["auto", "portable"]), default="auto", show_default=True)
 def explain(name, folder, capability, columns, implementation):
     """Everything about a kernel or variant: launches, parameters, config, and why a device gets it."""
@@ -169,7 +180,7 @@ def explain(name, folder, capability, columns, implementation):
         click.echo(f"kernel {k['name']} ({k['arch']})")
         for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes", "tmem_columns",
                     "registers", "spill_bytes", "instructions", "fingerprint"):
-            click.echo(f"  {key:20} {k[key]}")
+            click.echo(f"  {key:20} {k.get(key)}")
         params = ", ".join(f"{value if isinstance(value, str) else value['buffer']}:{kind}" for p in k["params"] for kind, value in p.items())
         click.echo(f"  {'params':20} {params}")
     if capability:
@@ -198,6 +209,9 @@ def sass(name, folder, archs, hazards):
             text = inspect.disassemble(folder / k["cubin"])
         except FileNotFoundError as e:
             raise click.ClickException(str(e)) from None
+        except subprocess.CalledProcessError as e:
+            words = " ".join((e.stderr or e.stdout or "").split())[:200]
+            raise click.ClickException(f"{folder / k['cubin']}: nvdisasm cannot read it ({words}); run: python -m jax_fp4_indexer.aot build --out {folder}") from None
         if not hazards:
             click.echo(f"// {k['arch']} {k['name']}\n{text}")
             continue

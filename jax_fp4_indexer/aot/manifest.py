@@ -12,13 +12,17 @@ import os
 import pathlib
 import sys
 
-from ..configs.arch import runs_on
+from ..configs.arch import ARCHS, runs_on
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"
 DEFAULT_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "cubins"
 DSL = "nvidia-cutlass-dsl"
 VARIANT_KEYS = ("op", "path", "format", "scale_layout", "implementation", "arch", "max_columns")
+# What the readers here rely on; ffi/manifest.cc checks what launches rely on
+KERNEL_TYPES = {**dict.fromkeys(("name", "arch", "cubin", "sha256", "symbol", "source", "fingerprint"), str), "block": list, "params": list,
+                **dict.fromkeys(("registers", "spill_bytes", "static_shared_bytes", "dynamic_shared_bytes", "instructions"), int)}
+VARIANT_TYPES = {**dict.fromkeys((k for k in VARIANT_KEYS if k != "max_columns"), str), "max_columns": int, "passes": str, "launches": list}
 
 
 class ManifestError(Exception):
@@ -143,9 +147,35 @@ def read(folder):
         raise ManifestError(f"{path}: absent; {remedy}") from None
     except ValueError as e:
         raise ManifestError(f"{path}: not JSON ({e}); {remedy}") from None
-    if manifest.get("schema") != SCHEMA:
-        raise ManifestError(f"{path}: schema {manifest.get('schema')!r}, this version reads {SCHEMA}; {remedy}")
+    except OSError as e:
+        raise ManifestError(f"{path}: cannot be read ({e.strerror}); {remedy}") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise ManifestError(f"{path}: schema {schema!r}, this version reads {SCHEMA}; {remedy}")
+    if fault := _fault(manifest):
+        raise ManifestError(f"{path}: {fault}; {remedy}")
     return manifest
+
+
+def _fault(manifest):
+    """The first place where `manifest` is not of the schema, or None."""
+    for where, entry, types in (("the file", manifest, {"dsl": str, "kernels": list, "variants": list}),
+                                *((f"kernels[{i}]", e, KERNEL_TYPES) for i, e in enumerate(_list(manifest, "kernels"))),
+                                *((f"variants[{i}]", e, VARIANT_TYPES) for i, e in enumerate(_list(manifest, "variants")))):
+        wrong = [key for key, kind in types.items() if not isinstance(entry, dict) or not isinstance(entry.get(key), kind)]
+        if wrong:
+            return f"{where} has no {wrong[0]!r} of the right type"
+        if "arch" in types and entry["arch"] not in ARCHS:
+            return f"{where} is for {entry['arch']!r}, which is none of {', '.join(ARCHS)}"
+        if "cubin" in types and (".." in entry["cubin"] or entry["cubin"].startswith("/")):
+            return f"{where} names a cubin outside of the folder, {entry['cubin']!r}"
+    known = {(e["arch"], e["name"]) for e in manifest["kernels"]}
+    lost = [(v["arch"], name) for v in manifest["variants"] for name in v["launches"] if (v["arch"], name) not in known]
+    return f"a variant launches {lost[0][1]!r}, which is no kernel of {lost[0][0]}" if lost else None
+
+
+def _list(manifest, key):
+    return manifest[key] if isinstance(manifest.get(key), list) else []
 
 
 # ---- staleness
@@ -174,8 +204,8 @@ def stale(folder, kernels, variants):
     return found
 
 
-def damaged(folder, manifest):
-    """Cubins of `manifest` that are absent or altered, and cubins that it does not know."""
+def altered(folder, manifest):
+    """Cubins of `manifest` that are absent or not what was built."""
     folder, found = pathlib.Path(folder), []
     for entry in manifest["kernels"]:
         path = folder / entry["cubin"]
@@ -183,9 +213,15 @@ def damaged(folder, manifest):
             found.append(f"{entry['arch']} {entry['name']}: {entry['cubin']} is absent")
         elif sha256(path.read_bytes()) != entry["sha256"]:
             found.append(f"{entry['arch']} {entry['name']}: {entry['cubin']} is not the file that was built")
+    return found
+
+
+def damaged(folder, manifest):
+    """The same, and cubins that `manifest` does not know."""
+    folder = pathlib.Path(folder)
     known = {entry["cubin"] for entry in manifest["kernels"]}
     strangers = sorted({p.relative_to(folder).as_posix() for p in folder.glob("*/*.cubin")} - known)
-    return found + [f"{name}: not in the manifest" for name in strangers]
+    return altered(folder, manifest) + [f"{name}: not in the manifest" for name in strangers]
 
 
 # ---- selection: the handler's rule, for people

@@ -1,5 +1,6 @@
 """What the GPU says of itself while it works: power, clock, why the clock is lower than it could be. Through the driver's management library."""
 import ctypes
+import os
 import statistics
 
 import jax
@@ -8,6 +9,12 @@ SM_CLOCK = 1                    # NVML_CLOCK_SM
 POWER_INSTANT = 186             # NVML_FI_DEV_POWER_INSTANT, milliwatts
 REASONS = {0x1: "idle", 0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
            0x80: "hardware power brake", 0x100: "display clocks"}
+
+
+def memory_bytes(backend):
+    """Memory that arrays may take: of the first GPU, or of this host."""
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit") if backend == "gpu" else None
+    return limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class _FieldValue(ctypes.Structure):

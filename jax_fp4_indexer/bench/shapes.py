@@ -68,6 +68,10 @@ class Case:
         metadata = 4 * (self.pages + 3 * (len(self.q_lens) + 1))
         return self.tokens * self.heads_q * row + self.pages * PAGE * self.heads_kv * row + metadata + 4 * self.heads_q * self.k_tiles * self.tokens
 
+    def bytes_at_least(self):
+        """Memory of a program of two calls: two copies of the pages, and two results."""
+        return 2 * (self.pages * PAGE * self.heads_kv * 68 + 4 * self.heads_q * self.k_tiles * self.tokens)
+
     def describe(self):
         span = lambda x: str(x[0]) if len(set(x)) == 1 else f"{min(x)}..{max(x)}"
         return f"B={len(self.q_lens)} q={span(self.q_lens)} k={span(self.k_lens)} heads {self.heads_q}/{self.heads_kv} {'causal' if self.causal else 'non-causal'}"
@@ -110,6 +114,8 @@ CASES = {case.name: case for case in (
     uniform("prefill_h16_1", 1, 8192, 8192, 16, 1, True),
     Case("prefill_ragged", tuple(64 + 37 * i for i in range(32)), tuple(1000 + 331 * i for i in range(32)), 64, 4, True),
 )}
+
+CPU = uniform("cpu_decode", 2, 4, 8192, 4, 1, False)          # what `bench` takes where there is no GPU: seconds
 
 HEADLINE = ("prefill_q8k_k8k", "decode_8k", "decode_16k", "decode_32k", "decode_64k")
 QUICK = ("prefill_q8k_k8k", "prefill_q8k_k8k_mixed", "prefill_q8k_k8k_wide", "decode_8k", "decode_64k", "decode_skewed", "decode_b1_128k")

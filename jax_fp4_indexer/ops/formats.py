@@ -18,11 +18,11 @@ def quantize_nvfp4(x, *, global_scale=None):
     """NVFP4: E2M1 codes with an E4M3 scale for each 16 elements of the last axis. x ~ dequantize(codes, scales, "nvfp4", global_scale=global_scale).
 
     scale = amax / (6 * global_scale) rounded to E4M3 (nearest even, at most 448, at least 2^-9); codes = x / (scale * global_scale), nearest even,
-    saturating at 6. A group of zeros has scale 1 (byte 0x38), so its values are exactly 0; a NaN makes the scale of its group NaN.
+    saturating at 6. A group of zeros has scale 1 (byte 0x38), so its values are exactly 0; float32 subnormals count as zero; a NaN makes the scale of its group NaN.
 
     Args:
-      x: floating [..., D], D a multiple of 16. Rounded once from float32.
-      global_scale: positive number, or floating scalar or array that broadcasts to [..., D/16]; None for 1. amax of the tensor / (448 * 6) uses the whole
+      x: floating [..., D], D a multiple of 16. Rounded once from float32 (float64 is rounded to float32 before).
+      global_scale: positive number (a normal float32), or floating scalar or array that broadcasts to [..., D/16]; None for 1. amax of the tensor / (448 * 6) uses the whole
         E4M3 range. Where it is 0 (the amax of a tensor of zeros) codes are 0.
 
     Returns:
@@ -31,7 +31,7 @@ def quantize_nvfp4(x, *, global_scale=None):
     Raises TypeError or ValueError if x is not floating or D no multiple of 16, or if global_scale does not fit.
     """
     op = "quantize_nvfp4"
-    _check_values(op, x, scales.NVFP4.group_size)
+    x = _values(op, x, scales.NVFP4.group_size)
     return _quantize_nvfp4(x, _global_scale(op, global_scale, (*x.shape[:-1], scales.NVFP4.groups(x.shape[-1]))))
 
 
@@ -40,7 +40,8 @@ def _quantize_nvfp4(x, global_scale):
     groups, amax, is_nan = _groups(x, scales.NVFP4.group_size)
     unit = jnp.float32(1) if global_scale is None else jnp.asarray(global_scale, jnp.float32)
     wanted = jnp.clip(amax / (e2m1.MAX * unit), scales.UE4M3_MIN, scales.UE4M3_MAX)
-    scale = jnp.where(amax == 0, jnp.float32(1), wanted).astype(jnp.float8_e4m3fn)
+    # Not amax == 0, which XLA:CPU says of subnormals too, and a GPU does not
+    scale = jnp.where(amax < must.FLOAT32_TINY, jnp.float32(1), wanted).astype(jnp.float8_e4m3fn)
     step = scale.astype(jnp.float32) * unit
     codes = _encode(jnp.where(step[..., None] == 0, 0, groups / step[..., None]))
     return _pack(codes, x.shape), jnp.where(is_nan, jnp.float32(jnp.nan), scale.astype(jnp.float32)).astype(jnp.float8_e4m3fn)
@@ -53,15 +54,14 @@ def quantize_mxfp4(x):
     A group of zeros has scale 1 (byte 127), so its values are exactly 0; float32 subnormals count as zero; a NaN makes the scale of its group NaN (255).
 
     Args:
-      x: floating [..., D], D a multiple of 32. Rounded once from float32.
+      x: floating [..., D], D a multiple of 32. Rounded once from float32 (float64 is rounded to float32 before).
 
     Returns:
       (codes uint8 [..., D/2], scales float8_e8m0fnu [..., D/32]).
 
     Raises TypeError or ValueError if x is not floating or D no multiple of 32.
     """
-    _check_values("quantize_mxfp4", x, scales.MXFP4.group_size)
-    return _quantize_mxfp4(x)
+    return _quantize_mxfp4(_values("quantize_mxfp4", x, scales.MXFP4.group_size))
 
 
 @_compiled
@@ -117,9 +117,9 @@ def _dequantize(codes, scale, global_scale, *, fp4_format):
 def pack_e2m1(x):
     """Values to codes: x floating [..., D], D even -> uint8 [..., D/2], two codes a byte, element 2i in the low nibble of byte i.
 
-    Nearest even, saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`. TypeError or ValueError for anything else.
+    Nearest even from float32 (float64 is rounded to float32 before), saturating at 6; NaN becomes -0 whatever its sign. A float4_e2m1fn array is packed as it is. Inverse of `unpack_e2m1`. TypeError or ValueError for anything else.
     """
-    _check_values("pack_e2m1", x, e2m1.CODES_PER_BYTE)
+    x = _values("pack_e2m1", x, e2m1.CODES_PER_BYTE)
     return code_bytes(x) if x.dtype == jnp.float4_e2m1fn else _pack_values(x)
 
 
@@ -192,12 +192,19 @@ def _check_scale(op, argument, x, rank, remedy):
         raise ValueError(message(op, argument, x, f"rank {rank} or more", remedy))
 
 
-def _check_values(op, x, multiple):
+def _values(op, x, multiple):
+    """`x`, checked; NumPy float64 as float32."""
     must.is_array(op, "x", x, "an array of a floating dtype")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(message(op, "x", x, "an array of a floating dtype", "Cast it with .astype(jnp.float32)."))
+    if not getattr(x.dtype, "isnative", True) or x.dtype.itemsize > 8:            # JAX would take its bytes in the wrong order, or has no such dtype
+        raise TypeError(message(op, "x", f"{x.dtype.str}[{', '.join(map(str, x.shape))}]", "a floating dtype of JAX, in the byte order of this machine", "Cast it with .astype(np.float32)."))
     if not x.shape or x.shape[-1] % multiple:
         raise ValueError(message(op, "x", x, f"a last axis that is a multiple of {multiple}", "Pad the last axis with zeros; they quantise to zeros."))
+    if isinstance(x, np.ndarray) and x.dtype == np.float64:
+        with np.errstate(over="ignore"):        # becomes inf, which saturates
+            return x.astype(np.float32)
+    return x
 
 
 def _check_codes(op, codes):

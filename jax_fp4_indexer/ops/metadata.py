@@ -1,10 +1,11 @@
 """What only the data of a batch shows: `validate_metadata` on the host, `check_metadata` inside jit under `checkify`. Both make the same checks."""
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
 from ..configs.block_scores import GROUPS, PAGE
-from ..errors import describe
+from ..errors import describe, message
 from ..formats import scale_layout as layouts
 from ..formats import scales
 from ..reference import static_args as must
@@ -33,12 +34,12 @@ def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *
       ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or fall, tokens past q_fp4, lengths above the maxima, fewer pages
         than ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. What plays no part
         is not checked: entries of kv_indices and pages not in use, keys past the end of a sequence, padding tokens.
-      TypeError: tokens, num_pages or a maximum is no Python int.
+      TypeError: tokens, num_pages or a maximum is no Python int; an argument is no array, or traced.
     """
     op = "validate_metadata"
     sizes = _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k)
-    arrays = {name: np.asarray(x) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
-                                                  ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None}
+    arrays = {name: _host(op, name, x, "a vector of int32") for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
+                                                                            ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None or name != "qo_offset"}
     found = [f"{name}: got {describe(x)}, expected a vector of int32" for name, x in arrays.items() if x.dtype != np.int32 or x.ndim != 1]
     found = found or _lengths_of_vectors(arrays)
     if not found:
@@ -76,6 +77,14 @@ def check_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, t
     checks = _checks(jnp, arrays, *sizes) + _sign_checks(jnp, arrays, *_nvfp4_scales(jnp, op, q_scale, k_scale, fp4_format, scale_layout, *sizes[:2]))
     for right, text, values in checks:
         checkify.check(right, f"{op}: {text}. {REMEDY}", **{name: jnp.asarray(value) for name, value in values.items()})
+
+
+def _host(op, name, x, expected):
+    """An array as NumPy."""
+    must.is_array(op, name, x, expected)
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError(message(op, name, f"a traced {describe(x)}", "an array with values", "Call it outside of jit; inside, use check_metadata."))
+    return np.asarray(x)
 
 
 def _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k):
@@ -173,7 +182,7 @@ def _nvfp4_scales(xp, op, q_scale, k_scale, fp4_format, scale_layout, tokens, nu
 def _bytes(xp, op, name, x, shape, scale_layout):
     must.array(op, name, x, (scales.NVFP4.scale_dtype, "uint8"), "Pass the scales that the op is called with.")
     must.shape(op, name, x, shape, f"of scale_layout={scale_layout!r}", "Pass the scales that the op is called with, and its scale_layout.")
-    return np.asarray(x).view(np.uint8) if xp is np else scale_bytes(x)
+    return _host(op, name, x, "scales").view(np.uint8) if xp is np else scale_bytes(x)
 
 
 def _untiled(xp, tiled, rows, groups):

@@ -141,6 +141,8 @@ def block_range_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blo
 def _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset):
     """Checked prefix sums, and the causal offset of every sequence."""
     cu_q = _vector(op, "cu_seqlens_q", cu_seqlens_q, None)
+    if cu_q.shape[0] == 0:
+        raise ValueError(message(op, "cu_seqlens_q", cu_q, "shape [B+1] with B >= 0", "A prefix sum has one entry more than the batch: pass [0] for an empty batch."))
     cu_k = _vector(op, "cu_seqlens_k", cu_seqlens_k, cu_q.shape[0])
     if qo_offset is None:
         return cu_q, cu_k, causal_offset(cu_q, cu_k)

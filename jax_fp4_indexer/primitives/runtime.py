@@ -7,6 +7,7 @@ import ctypes
 import functools
 import pathlib
 import re
+import struct
 import threading
 
 import jax
@@ -18,7 +19,7 @@ LIBRARY = "libjax_fp4_indexer_ffi.so"
 BLOCK_SCORES = "jax_fp4_indexer.block_scores.v1"
 TARGETS = (BLOCK_SCORES,)
 
-_REINSTALL = "reinstall jax_fp4_indexer (pip install --force-reinstall --no-deps jax-fp4-indexer), or pass implementation=\"reference\""
+REINSTALL = "reinstall jax_fp4_indexer (pip install --force-reinstall --no-deps jax-fp4-indexer), or pass implementation=\"reference\""
 _lock = threading.RLock()
 _state = {}         # "library": the loaded CDLL; "registered": platforms done
 
@@ -61,13 +62,15 @@ def load(roots=None):
             return _state["library"]
         path, manifest = find(f"_lib/{LIBRARY}", roots), find("cubins/manifest.json", roots)
         if path is None:
-            raise ImportError(f"jax_fp4_indexer: {LIBRARY} is not in this installation; {_REINSTALL}.")
+            raise ImportError(f"jax_fp4_indexer: {LIBRARY} is not in this installation; {REINSTALL}.")
         if manifest is None:
-            raise ImportError(f"jax_fp4_indexer: cubins/manifest.json is not in this installation; build the cubins (python -m jax_fp4_indexer.aot build), or {_REINSTALL}.")
+            raise ImportError(f"jax_fp4_indexer: cubins/manifest.json is not in this installation; build the cubins (python -m jax_fp4_indexer.aot build), or {REINSTALL}.")
         try:
+            _refuse_truncated(path)
             library = ctypes.CDLL(str(path))
-        except OSError as e:
-            raise ImportError(f"jax_fp4_indexer: {path} does not load ({e}); {_REINSTALL}.") from e
+            library.jfi_ffi_api_version, library.jfi_set_cubin_dir
+        except (OSError, AttributeError) as e:
+            raise ImportError(f"jax_fp4_indexer: {path} does not load ({e}); {REINSTALL}.") from e
         check_version(library.jfi_ffi_api_version(), runtime_api_version())
         _declare(library)
         refused = library.jfi_set_cubin_dir(str(manifest.parent).encode())
@@ -75,6 +78,21 @@ def load(roots=None):
             raise ImportError(refused.decode())
         _state["library"] = library
         return library
+
+
+def _refuse_truncated(path):
+    """OSError for an ELF file that ends before what it says it holds: the loader maps it all the same, and the process dies of SIGBUS."""
+    with open(path, "rb") as file:
+        head, size = file.read(64), path.stat().st_size
+        if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+            return                      # the loader says what is wrong with it
+        offset, sections = struct.unpack_from("<QQ", head, 32)
+        entry, count, section, section_count = struct.unpack_from("<HHHH", head, 54)
+        file.seek(offset)
+        table = file.read(entry * count)
+    ends = [sum(struct.unpack_from("<Q16xQ", table, i + 8)) for i in range(0, len(table) - entry + 1, entry)] if entry >= 56 else []
+    if len(ends) < count or max([*ends, sections + section * section_count]) > size:
+        raise OSError(f"{path}: {size} bytes are not the whole file")
 
 
 def _declare(library):

@@ -67,6 +67,9 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     q_global_scale = _check_global(op, "q_global_scale", q_global_scale, fp4_format, heads_q, "Hq")
     k_global_scale = _check_global(op, "k_global_scale", k_global_scale, fp4_format, heads_kv, "Hkv")
 
+    must.one_place(op, {"q_fp4": q_fp4, "k_fp4": k_fp4, "q_scale": q_scale, "k_scale": k_scale, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+                        "cu_page_offsets": cu_page_offsets, "kv_indices": kv_indices, "qo_offset": qo_offset, "q_global_scale": q_global_scale, "k_global_scale": k_global_scale})
+
     mask = 0 if not causal else 1 if qo_offset is None else 2
     call = Call(fp4_format, scale_layout, mask, max_seqlen_q, -(-max_seqlen_k // PAGE), heads_q // heads_kv, implementation, max_scratch_bytes)
     arrays = {"q": q_fp4, "k": k_fp4, "q_scale": q_scale, "k_scale": k_scale, "kv_indices": kv_indices, "cu_seqlens_q": cu_seqlens_q,

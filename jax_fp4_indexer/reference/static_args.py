@@ -9,6 +9,7 @@ from ..errors import describe, message
 
 INT32_MAX = 2**31 - 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)          # below it XLA:CPU computes with zero
 
 
 def choice(op, argument, value, allowed):
@@ -35,21 +36,22 @@ def static_int(op, argument, value, least, remedy):
 
 
 def static_bool(op, argument, value):
-    if isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool:
-        value = value.item()
+    if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer) and value.shape == () and value.dtype == bool:
+        value = bool(value)
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(message(op, argument, _kind(value), "a Python bool", "It selects the program, so it must be known while tracing: pass True or False."))
     return bool(value)
 
 
 def number(op, argument, value, positive=False):
-    """np.float32 of a real number (see `is_number`) that must be in float32's range, and above zero if `positive`; NaN passes."""
+    """np.float32 of a real number (see `is_number`) that must be a normal float32, or zero unless `positive`; NaN passes."""
     try:
         wide = float(value)
     except OverflowError:
         wide = np.inf
-    if abs(wide) > FLOAT32_MAX or positive and wide <= 0:
-        raise ValueError(message(op, argument, value, f"a {'positive ' if positive else ''}number of at most {FLOAT32_MAX:.6g}", "Pass a factor that float32 can hold."))
+    if abs(wide) > FLOAT32_MAX or 0 < abs(wide) < FLOAT32_TINY or positive and wide <= 0:
+        expected = f"a {'positive ' if positive else ''}number from {FLOAT32_TINY:.6g} to {FLOAT32_MAX:.6g}" + ("" if positive else ", zero, or the negative of one")
+        raise ValueError(message(op, argument, value, expected, "Pass a factor that float32 can hold."))
     return np.float32(wide)
 
 
@@ -71,10 +73,33 @@ def array(op, argument, x, dtypes, remedy):
 
 
 def is_array(op, argument, x, expected):
-    """Checks that JAX takes `x` as an array: not a list, not a ShapeDtypeStruct, not an array of another library."""
+    """Checks that JAX takes `x` as an array: not a list, not a ShapeDtypeStruct, not an array of another library, nor one that is masked or deleted."""
     if not isinstance(x, (jax.Array, np.ndarray, np.generic)) and type(x).__name__ != "TypedNdArray":      # a constant of a trace in jax 0.9
         raise TypeError(message(op, argument, f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins."), expected,
                                 "Pass a JAX or NumPy array (jnp.asarray, jax.dlpack.from_dlpack)."))
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(message(op, argument, f"a masked {describe(x)}", expected, "Nothing here looks at a mask: fill it (x.filled(value))."))
+    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted():
+        raise ValueError(message(op, argument, f"a deleted {describe(x)}", "an array that is alive", "It was deleted, or donated (donate_argnums) to a call: pass what that call returned."))
+
+
+def one_place(op, arrays):
+    """Checks that arrays lie in device memory and, where all are concrete, that those placed by the caller lie on the same devices."""
+    arrays = {name: x for name, x in arrays.items() if isinstance(x, jax.Array)}
+    for name, x in arrays.items():
+        if jax.typeof(x).memory_space == jax.memory.Space.Host:
+            raise ValueError(message(op, name, f"{describe(x)} in host memory", "an array in device memory", "Copy it first: jax.device_put(x, jax.memory.Space.Device)."))
+    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
+        return
+    placed = [(name, x.sharding.device_set) for name, x in arrays.items() if x.committed]
+    for name, devices in placed[1:]:
+        if devices != placed[0][1]:
+            raise ValueError(message(op, name, f"{describe(arrays[name])} on {_devices(devices)}", f"{_devices(placed[0][1])}, where {placed[0][0]} is",
+                                     "Place all arrays of a call on the same devices (jax.device_put)."))
+
+
+def _devices(devices):
+    return str(*devices) if len(devices) == 1 else f"{len(devices)} devices ({min(d.id for d in devices)} to {max(d.id for d in devices)})"
 
 
 def shape(op, argument, x, expected, names, remedy):

@@ -1,11 +1,14 @@
 """The command line as a user calls it, on whatever this machine has."""
 import json
 import re
+import runpy
+import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import jax_fp4_indexer as jfi
 from jax_fp4_indexer import demo
 from jax_fp4_indexer.cli import main
 
@@ -26,8 +29,31 @@ def test_demo_finds_what_was_planted_and_draws_it(tmp_path):
         assert picture[:8] == b"\x89PNG\r\n\x1a\n" and len(picture) > 10_000
 
 
-def test_demo_refuses_a_context_too_short_to_plant_in():
-    assert "8192" in run("demo", "--context", "100", status=2)
+@pytest.mark.parametrize("option, value, part", [
+    ("--context", "100", "8192"), ("--context", str(10**12), "--context: got 1000000000000, which takes"), ("--seed", "-1", "-1 is not in the range"), ("--top-k", "0", "0 is not in the range")])
+def test_demo_says_what_is_wrong(option, value, part):
+    assert part in run("demo", option, value, status=2)
+
+
+def test_bf16_scores_of_the_demo_are_causal():
+    """A context one key past a page: the last block is visible to the last query alone, and the demo compares which blocks exist."""
+    made = demo.make_context(8193, 0)
+    exact = np.isfinite(demo.bf16_scores(made))
+    assert exact[:, 64, 3].all() and not exact[:, 64, :3].any()
+    assert (np.isfinite(demo.score(made, "mxfp4", 0)[0]) == exact).all()
+
+
+def test_version_and_the_module_as_a_command(monkeypatch):
+    assert jfi.__version__ in run("--version")
+    monkeypatch.setattr(sys, "argv", ["jax_fp4_indexer", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("jax_fp4_indexer", run_name="__main__")
+    assert ended.value.code == 0
+
+
+def test_bench_without_a_gpu_takes_a_small_case():
+    text = run("bench", "--no-limits", "--no-xla", "--iters", "1", "--repeats", "1", "--warmup", "0")
+    assert "no GPU: one small case" in text and "cpu_decode" in text
 
 
 def test_demo_refuses_a_folder_it_cannot_make_before_the_work():
@@ -74,6 +100,10 @@ def test_bench_of_an_own_shape_writes_rows(tmp_path):
 @pytest.mark.parametrize("args, part", [
     (("--case", "no_such"), "--list-cases"), (("--b", "2"), "--skv"), (("--format", "fp8"), "nvfp4"), (("--b", "0", "--sq", "1", "--skv", "1"), "0 is not in the range"),
     (("--b", "1", "--sq", "1", "--skv", "1", "--head-kv", "0"), "0 is not in the range"),
-    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder")])
+    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder"), (("--json", ""), "--json: got an empty name"),
+    (("--case", "decode_8k", "--b", "1", "--sq", "1", "--skv", "1"), "got --case and an own shape"), (("--head-kv", "2"), "an own shape needs --b"),
+    (("--non-causal",), "an own shape needs --b"), (("--b", "1", "--sq", "1", "--skv", "1000000000000"), "is not in the range"),
+    (("--b", "1000000", "--sq", "1", "--skv", "1000000"), "--b: got 1000000 sequences of 1 queries and 1000000 keys, expected at most 2^31 - 1"),
+    (("--b", "1", "--sq", "1000000", "--skv", "1000000000"), "GiB, expected what fits into the")])
 def test_bench_says_what_is_wrong(args, part):
     assert part in run("bench", *args, status=2)

@@ -1,0 +1,69 @@
+"""`python -m jax_fp4_indexer.aot` with values that make no sense: one line that says what was got and expected, no traceback, nothing changed."""
+import pathlib
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from jax_fp4_indexer.aot import manifest
+from jax_fp4_indexer.aot.cli import main
+
+
+def run(*args):
+    result = CliRunner().invoke(main, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One shipped kernel with its manifest entry."""
+    whole = manifest.read(manifest.DEFAULT_FOLDER)
+    kernel = whole["kernels"][0]
+    (tmp_path / kernel["arch"]).mkdir()
+    shutil.copy(manifest.DEFAULT_FOLDER / kernel["cubin"], tmp_path / kernel["cubin"])
+    manifest.write(tmp_path, {**whole, "kernels": [kernel], "variants": []})
+    return tmp_path
+
+
+@pytest.mark.parametrize("args, part", [
+    (("build", "--only", "zzz"), "--only: got zzz, expected a part of a kernel's source expression"),
+    (("build", "--out", "/proc/nowhere"), "--out: got /proc/nowhere, expected a folder that can be made and written"),
+    (("build", "--arch", "sm_999"), "got 'sm_999', expected one of sm_80"),
+    (("verify", "--table", "no.such.module"), "--table: got no.such.module, expected a module with KERNELS and VARIANTS"),
+    (("verify", "--table", "json"), "--table: got json, expected a module with KERNELS and VARIANTS"),
+    (("explain", "decode", "--capability", "-1.-2"), "got '-1.-2', expected e.g. 9.0"),
+    (("explain", "decode", "--capability", "9"), "got '9', expected e.g. 9.0"),
+    (("explain", "decode", "--capability", "9.0", "--columns", "0"), "0 is not in the range x>=1")])
+def test_options(folder, args, part):
+    before = (folder / manifest.FILE_NAME).read_bytes()
+    result = run(*args, *(() if "--out" in args else ("--out", folder)))
+    assert result.exit_code in (1, 2) and part in " ".join(result.output.split()), result.output
+    assert (folder / manifest.FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("list",), ("explain", "x"), ("sass", "x"), ("verify",)])
+@pytest.mark.parametrize("text, part", [
+    ("[]", "schema None"), ('{"schema": 1}', "the file has no 'dsl'"), ('{"schema": 1, "dsl": "", "kernels": {}, "variants": []}', "the file has no 'kernels'"),
+    ('{"schema": 1, "dsl": "", "kernels": [3], "variants": []}', "kernels[0] has no 'name'"),
+    ('{"schema": 1, "dsl": "", "kernels": [], "variants": [{}]}', "variants[0] has no 'op'")])
+def test_a_manifest_of_another_shape(tmp_path, command, text, part):
+    (tmp_path / manifest.FILE_NAME).write_text(text)
+    result = run(*command, "--out", tmp_path)
+    assert result.exit_code == 1 and part in result.output and "run: python -m jax_fp4_indexer.aot build" in result.output, result.output
+
+
+def test_a_variant_that_launches_what_is_not_there(folder):
+    data = manifest.read(folder)
+    variant = manifest.read(manifest.DEFAULT_FOLDER)["variants"][0]
+    manifest.write(folder, {**data, "variants": [{**variant, "launches": ["lost"]}]})
+    assert f"a variant launches 'lost', which is no kernel of {variant['arch']}" in run("list", "--out", folder).output
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_sass_of_a_cubin_that_was_cut_short(folder, size):
+    kernel = manifest.read(folder)["kernels"][0]
+    path = pathlib.Path(folder, kernel["cubin"])
+    path.write_bytes(path.read_bytes()[:size])
+    result = run("sass", kernel["name"], "--out", folder)
+    assert result.exit_code == 1 and "nvdisasm cannot read it" in result.output and "run: python" in result.output, result.output

@@ -1,0 +1,102 @@
+"""`doctor` and the loader on installations with something missing or broken: a row or an ImportError with a remedy, never a traceback or a crash."""
+import json
+import pathlib
+import subprocess
+
+import jax
+import pytest
+from click.testing import CliRunner
+
+from jax_fp4_indexer import cli, doctor
+from jax_fp4_indexer.primitives import runtime
+
+LIBRARY = f"_lib/{runtime.LIBRARY}"
+REMEDY = "reinstall jax_fp4_indexer"
+ENTRY = {"name": "k", "arch": "sm_80", "cubin": "sm_80/k.cubin", "sha256": "0" * 64, "symbol": "k", "source": "k", "fingerprint": "", "block": [32, 1, 1], "params": [],
+         "registers": 1, "spill_bytes": 0, "static_shared_bytes": 0, "dynamic_shared_bytes": 0, "instructions": 1}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package folder with the real library and a manifest of one kernel, in place of this one's."""
+    root = tmp_path / "ü sp ace"
+    (root / "_lib").mkdir(parents=True)
+    (root / LIBRARY).write_bytes(runtime.find(LIBRARY).read_bytes())
+    (root / "cubins" / "sm_80").mkdir(parents=True)
+    (root / "cubins" / "sm_80" / "k.cubin").write_bytes(b"damaged")
+    manifest_of(root, kernels=[ENTRY])
+    find = runtime.find
+    monkeypatch.setattr(runtime, "find", lambda name, roots=None: find(name, roots or [root]))
+    monkeypatch.setattr(runtime, "_state", {})
+    return root
+
+
+def manifest_of(root, **changes):
+    (root / "cubins" / "manifest.json").write_text(json.dumps({"schema": 1, "dsl": "x", "fingerprint": "", "kernels": [], "variants": [], **changes}))
+
+
+def facts():
+    rows, sound = doctor.library_facts()
+    return " | ".join(f"{name}: {value}" for name, value in rows), sound
+
+
+def test_a_damaged_and_a_missing_cubin(installed):
+    text, sound = facts()
+    assert "sm_80/k.cubin is not the file that was built" in text and REMEDY in text and not sound
+    (installed / ENTRY["cubin"]).unlink(missing_ok=True)
+    (installed / "cubins" / ENTRY["cubin"]).unlink()
+    text, sound = facts()
+    assert "sm_80/k.cubin is absent" in text and REMEDY in text and not sound
+
+
+@pytest.mark.parametrize("change, part", [
+    (lambda path: path.write_text(path.read_text()[:200]), "not JSON"),
+    (lambda path: path.write_bytes(b""), "not JSON"),
+    (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
+    (lambda path: path.write_text("[]"), "schema None"),
+    (lambda path: path.write_text(path.read_text().replace('"schema": 1', '"schema": 2')), "schema 2, this version reads 1"),
+    (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
+    (lambda path: path.write_text('{"schema": 1}'), "the file has no 'dsl' of the right type"),
+    (lambda path: path.write_text(path.read_text().replace('"sm_80"', '"sm_999"')), "kernels[0] is for 'sm_999'"),
+    (lambda path: path.write_text(path.read_text().replace('"sm_80/', '"../')), "outside of the folder"),
+    (lambda path: manifest_of(path.parents[1]), "the manifest lists no kernel"),
+    (lambda path: path.unlink(), "no cubins/manifest.json")])
+def test_a_broken_manifest(installed, change, part):
+    change(installed / "cubins" / "manifest.json")
+    text, sound = facts()
+    assert part in text and REMEDY in text and not sound, text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.95])
+def test_a_library_that_was_cut_short_is_refused_before_it_is_mapped(installed, share):
+    """Mapped, it would end the process with SIGBUS."""
+    path = installed / LIBRARY
+    path.write_bytes(path.read_bytes()[:int(share * path.stat().st_size)])
+    with pytest.raises(ImportError, match=f"(?s)does not load.*{REMEDY}"):
+        runtime.load()
+    text, sound = facts()
+    assert REMEDY in text and not sound
+
+
+def test_another_library_under_this_name(installed):
+    (installed / LIBRARY).unlink()
+    subprocess.run(["cc", "-shared", "-o", installed / LIBRARY, "-x", "c", "/dev/null"], check=True)
+    with pytest.raises(ImportError, match=f"(?s)does not load.*jfi_ffi_api_version.*{REMEDY}"):
+        runtime.load()
+
+
+def test_the_whole_library_passes():
+    runtime._refuse_truncated(pathlib.Path(runtime.find(LIBRARY)))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Unable to initialize backend 'x'\nmore"), AssertionError()])
+def test_jax_without_a_device(monkeypatch, error):
+    def fail(*_):
+        raise error
+    monkeypatch.setattr(jax, "default_backend", fail)
+    monkeypatch.setattr(jax, "devices", fail)
+    result = CliRunner().invoke(cli.main, ["doctor"])
+    assert result.exit_code == 1 and "no device to run on" in result.output and "unset it" in " ".join(result.output.replace("│", " ").split()), result.output
+    for command in ("demo", "bench"):
+        result = CliRunner().invoke(cli.main, [command])
+        assert result.exit_code == 1 and "Error: JAX has no device to run on" in result.output and "Unset JAX_PLATFORMS" in result.output, result.output
