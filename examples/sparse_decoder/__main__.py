@@ -14,7 +14,7 @@ def _lengths(context, batch):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--context", type=click.IntRange(min=512), default=None, help="Tokens of the longest prompt. [default: 4608 on a CPU, 32768 on a GPU]")
+@click.option("--context", type=click.IntRange(min=512, max=2**22), default=None, help="Tokens of the longest prompt. [default: 4608 on a CPU, 32768 on a GPU]")
 @click.option("--batch", type=click.IntRange(min=1), default=None, help="Sequences. [default: 2 on a CPU, 8 on a GPU]")
 @click.option("--layers", type=click.IntRange(min=2), default=None, help="[default: 2 on a CPU, 4 on a GPU]")
 @click.option("--heads", default=None, metavar="Q/KV", help="Query and KV heads. [default: 4/2 on a CPU, 64/4 on a GPU]")
@@ -26,10 +26,16 @@ def _lengths(context, batch):
 @click.option("--dense-prefill/--no-dense-prefill", default=True, help="Also prefill with dense attention; it grows with the square of the context.")
 @click.option("--stages", type=click.Choice(("none", "decode", "all")), default=None, help="Time indexer, selection and attention apart. [default: decode on a CPU, all on a GPU]")
 @click.option("--devices", type=click.IntRange(min=1), default=1, help="Split the heads over this many devices; on a CPU they are made up.")
-@click.option("--seed", type=int, default=0)
+@click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), default=None, help="Write the figures to this file.")
 def main(context, batch, layers, heads, d_model, top_k, fp4_format, chunk, timed_steps, dense_prefill, stages, devices, seed, json_path):
     """A small decoder with MiniMax-M3's sparse attention: answers look-ups in a long context, sparse against dense."""
+    if json_path is not None:   # before the work, not after it
+        try:
+            pathlib.Path(json_path).parent.mkdir(parents=True, exist_ok=True)
+            open(json_path, "a").close()
+        except OSError as error:
+            raise click.UsageError(f"--json: got {json_path!r}, expected a file that can be made and written ({error.strerror}). Name another one.") from None
     if devices > 1:             # read when JAX starts; says nothing to GPUs
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     import jax

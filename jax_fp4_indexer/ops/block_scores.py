@@ -79,7 +79,7 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
       (q, k): [Hq, ceil(Tq/128), ceil(G/4), 32, 4, 4] and [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4], dtypes kept. The scale of (row r, group g) is at byte
       ((r//128)*ceil(G/4) + g//4)*512 + (r%32)*16 + ((r%128)//32)*4 + g%4 of its head; padding is zero.
 
-    Raises TypeError or ValueError if dtypes or shapes are not those of `fp4_format`.
+    Raises TypeError or ValueError if dtypes or shapes are not those of `fp4_format`, or k_scale is split by heads over Explicit mesh axes.
     """
     op = "fp4_indexer_reorder_scales_for_mma"
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
@@ -88,6 +88,10 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
                                   ("k_scale", k_scale, (None, None, PAGE, groups), "[num_pages, Hkv, 128, G]")):
         must.array(op, name, x, (dtype, "uint8"), f"Scales of {fp4_format} are {dtype}, or the same bytes as uint8.")
         must.shape(op, name, x, shape, names, f"Pass public scales of {fp4_format} (G = {groups}).")
+    spec = jax.typeof(k_scale).sharding.spec if isinstance(k_scale, jax.Array) else ()
+    if any(axis is not None for axis in spec[1:]):
+        raise TypeError(message(op, "k_scale", f"sharding {spec} over explicit mesh axes", "pages split, or nothing", "Pages and heads become one axis, whose minor half no sharding "
+                                "names: use public scales, reorder inside jax.shard_map, or reshard k_scale (jax.sharding.reshard)."))
     return _reorder(q_scale, k_scale)
 
 

@@ -157,7 +157,8 @@ def _to_blocked(scale):
     row_tiles, group_tiles, *_ = scale_layout.tiled_shape(rows, groups)
     byte = scale_bytes(scale)
     pad = [(0, 0)] * (byte.ndim - 2) + [(0, row_tiles * scale_layout.TILE_ROWS - rows), (0, group_tiles * scale_layout.TILE_GROUPS - groups)]
-    byte = jnp.pad(byte, pad).reshape(*scale.shape[:-2], row_tiles, 4, 32, group_tiles, 4)
+    byte = jnp.pad(byte, pad).reshape(*scale.shape[:-2], row_tiles, 4, 32, group_tiles * 4)
+    byte = byte.reshape(*byte.shape[:-1], group_tiles, 4)         # one axis at a time, as in _pack
     lead = tuple(range(scale.ndim - 2))
     tiled = byte.transpose(*lead, *(len(lead) + axis for axis in (0, 3, 2, 1, 4)))
     return jax.lax.bitcast_convert_type(tiled, scale.dtype)
@@ -182,7 +183,8 @@ def _from_blocked(blocked, *, rows, groups):
     byte = scale_bytes(blocked)
     lead = tuple(range(blocked.ndim - 5))
     byte = byte.transpose(*lead, *(len(lead) + axis for axis in (0, 3, 2, 1, 4)))
-    byte = byte.reshape(*blocked.shape[:-5], expected[0] * scale_layout.TILE_ROWS, expected[1] * scale_layout.TILE_GROUPS)
+    byte = byte.reshape(*byte.shape[:-2], expected[1] * scale_layout.TILE_GROUPS)
+    byte = byte.reshape(*blocked.shape[:-5], expected[0] * scale_layout.TILE_ROWS, byte.shape[-1])
     return jax.lax.bitcast_convert_type(byte[..., :rows, :groups], blocked.dtype)
 
 
@@ -248,5 +250,6 @@ def _encode(x):
 
 
 def _pack(codes, shape):
-    codes = codes.reshape(*shape[:-1], shape[-1] // e2m1.CODES_PER_BYTE, e2m1.CODES_PER_BYTE)
-    return (codes[..., 0] | codes[..., 1] << 4).astype(jnp.uint8)
+    """Codes of an array of `shape`, in groups or not, two a byte. One axis is split or merged at a time, which Explicit mesh axes pass."""
+    codes = codes.reshape(*codes.shape[:-1], codes.shape[-1] // e2m1.CODES_PER_BYTE, e2m1.CODES_PER_BYTE)
+    return (codes[..., 0] | codes[..., 1] << 4).astype(jnp.uint8).reshape(*shape[:-1], shape[-1] // e2m1.CODES_PER_BYTE)

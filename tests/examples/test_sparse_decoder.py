@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import jax_fp4_indexer as jfi
+from examples.sparse_decoder.__main__ import main
 from examples.sparse_decoder.attention import choose_blocks
 from examples.sparse_decoder.cache import append, empty_cache, page_table, place
 from examples.sparse_decoder.measure import Job, Session, compare, time_stages
@@ -166,3 +168,11 @@ def test_the_command_answers_and_explains():
     assert done.returncode == 0 and "answers right, sparse" in done.stdout, done.stdout + done.stderr
     wrong = command([*python, "--devices", "3"])
     assert wrong.returncode == 2 and "expected a divisor of heads_kv = 2" in wrong.stderr
+
+
+@pytest.mark.parametrize("option, value, part", [
+    ("--seed", "-1", "-1 is not in the range"), ("--context", "1000000000000", "is not in the range"), ("--json", "/proc/nowhere/x.json", "--json: got '/proc/nowhere/x.json', expected a file"),
+    ("--json", "", "--json: got '', expected a file"), ("--heads", "3/2", "query heads a multiple of KV heads")])
+def test_the_command_says_what_is_wrong_before_the_work(option, value, part):
+    result = CliRunner().invoke(main, [option, value])
+    assert result.exit_code == 2 and part in " ".join(result.output.split()), result.output

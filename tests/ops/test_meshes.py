@@ -210,3 +210,36 @@ def test_explicit_axes_that_cannot_stay_split_are_refused_with_advice(placement,
     assert text.startswith("fp4_indexer_block_scores: ") and text.endswith(".")
     for part in parts:
         assert part.replace("PartitionSpec", "") in text.replace("PartitionSpec", "").replace("P(", "("), text
+
+
+FORMATS_OVER_AXES = {
+    "quantize_nvfp4 rows": (lambda x: jfi.quantize_nvfp4(x), np.float32, (4, 64), ("x",)),
+    "quantize_nvfp4 groups": (lambda x: jfi.quantize_nvfp4(x), np.float32, (4, 64), (None, "x")),
+    "quantize_nvfp4 pool": (lambda x: jfi.quantize_nvfp4(x, global_scale=2.0), np.float32, (3, 2, 5, 64), (None, "x")),
+    "quantize_mxfp4 rows": (lambda x: jfi.quantize_mxfp4(x), np.float32, (4, 64), ("x",)),
+    "quantize_mxfp4 groups": (lambda x: jfi.quantize_mxfp4(x), np.float32, (4, 64), (None, "x")),
+    "pack_e2m1": (lambda x: jfi.pack_e2m1(x), np.float32, (4, 64), (None, "x")),
+    "unpack_e2m1": (lambda x: jfi.unpack_e2m1(x), np.uint8, (4, 64), (None, "x")),
+    "dequantize": (lambda x: jfi.dequantize(x[:, :8], x[:, 8:], "nvfp4"), np.uint8, (4, 9), ("x",)),
+    "to_blocked rows": (lambda x: jfi.to_blocked(x), np.uint8, (256, 8), ("x",)),
+    "to_blocked heads": (lambda x: jfi.to_blocked(x), np.uint8, (2, 33, 5), ("x",)),
+    "from_blocked": (lambda x: jfi.from_blocked(x, 256, 8), np.uint8, (2, 2, 32, 4, 4), ("x",)),
+    "reorder pages": (lambda x: jfi.fp4_indexer_reorder_scales_for_mma(x[:, 0], x), np.uint8, (2, 3, 128, 8), ("x",)),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS_OVER_AXES)
+def test_formats_take_arrays_over_explicit_axes(name):
+    function, dtype, shape, split = FORMATS_OVER_AXES[name]
+    x = np.random.default_rng(0).integers(0, 120, shape).astype(dtype)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
+    got = function(jax.device_put(x, NamedSharding(mesh, P(*split))))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(function(x)), strict=True):
+        assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_reordering_scales_split_by_heads_over_explicit_axes_is_refused():
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
+    k_scale = jax.device_put(np.zeros((3, 2, 128, 8), np.uint8), NamedSharding(mesh, P(None, "x")))
+    with pytest.raises(TypeError, match="fp4_indexer_reorder_scales_for_mma: k_scale: got sharding .* over explicit mesh axes, expected pages split.*jax.shard_map"):
+        jfi.fp4_indexer_reorder_scales_for_mma(np.zeros((1, 2, 8), np.uint8), k_scale)
