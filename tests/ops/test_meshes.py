@@ -224,7 +224,7 @@ FORMATS_OVER_AXES = {
     "to_blocked rows": (lambda x: jfi.to_blocked(x), np.uint8, (256, 8), ("x",)),
     "to_blocked heads": (lambda x: jfi.to_blocked(x), np.uint8, (2, 33, 5), ("x",)),
     "from_blocked": (lambda x: jfi.from_blocked(x, 256, 8), np.uint8, (2, 2, 32, 4, 4), ("x",)),
-    "reorder pages": (lambda x: jfi.fp4_indexer_reorder_scales_for_mma(x[:, 0], x), np.uint8, (2, 3, 128, 8), ("x",)),
+    "reorder pages": (lambda x: jfi.fp4_indexer_reorder_scales_for_mma(np.ones((1, 3, 8), np.uint8), x)[1], np.uint8, (2, 3, 128, 8), ("x",)),
 }
 
 
