@@ -1,52 +1,71 @@
-"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no sequence."""
+"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no sequence.
+
+Scores are [Hq, Ktiles, Tq]. A lane has a token of its own and a warp goes through the rows (head, block) that its tokens need, so that a store fills a line; where a
+row is shorter than a line, a warp writes several rows at a time.
+"""
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .asm import stg32
+from .asm import clz, opaque, shl_by, stg32
 from .fill import fill_bits
+from .sequences import QUERIES
 
 
 @cute.jit
 def fill_invisible(seqs, falls, scores, heads_q, thread, threads):
-    """Threads `thread` of `threads` of the whole grid together. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot."""
+    """Threads `thread` of `threads` of the whole grid together, whole warps. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot."""
     seqs, nothing = seqs.unless(falls), fill_bits(falls)
-    count, k_tiles, tokens = seqs.count, seqs.k_tiles, seqs.tokens
-    # Pairs (sequence, block), sequence fastest: neighbouring threads write neighbouring tokens
-    if count > 0:
-        b, kb = thread % count, thread // count
-        while kb < k_tiles:
-            _, _, blocks = seqs.pages(b)
-            if (kb >= blocks) | (b == 0):
-                first, q_len = seqs.queries(b)
-                j = Int32(0)
-                if b == 0:              # with the tokens before it: none where the sums start at 0
-                    j = -first
-                if kb < blocks:
-                    q_len = Int32(0)
-                while j < q_len:
-                    at = scores + (Int64(kb) * Int64(tokens) + Int64(first + j)) * 4
-                    h = Int32(0)
-                    while h < heads_q:
-                        stg32(at, nothing)
-                        at = at + Int64(k_tiles) * Int64(tokens) * 4
-                        h = h + 1
-                    j = j + 1
-            b = b + threads % count
-            kb = kb + threads // count
-            if b >= count:
-                b = b - count
-                kb = kb + 1
-    # Padding tokens, token fastest; a row is (head, block)
-    end = seqs.token_end()
-    padding = tokens - end
-    if padding > 0:
-        t, row = thread % padding, thread // padding
-        step_t, step_row = threads % padding, threads // padding
-        rows = heads_q * k_tiles
-        while row < rows:
-            stg32(scores + (Int64(row) * Int64(tokens) + Int64(end + t)) * 4, nothing)
-            t = t + step_t
-            row = row + step_row
-            if t >= padding:
-                t = t - padding
-                row = row + 1
+    thread, tokens = opaque(thread), seqs.tokens
+    warp, warps, lane = thread >> 5, threads >> 5, thread & 31
+    side = cutlass.min(32 - clz(tokens - 1), 5)         # log2 of the tokens that a warp writes side by side
+    groups = cutlass.max((tokens + 31) >> 5, 1)
+    # Warps `group`, `group + groups`, ... share the rows of a group of tokens; those over are idle. More groups than warps: one after the other.
+    sharing, group, first = Int32(1), warp, Int32(0)
+    if groups <= warps:
+        sharing = warps // groups
+        first = warp // groups
+        group = warp - first * groups
+        if first >= sharing:
+            group = groups
+    while group < groups:
+        token = group * 32 + (lane & (shl_by(Int32(1), side) - 1))
+        fill_tokens(seqs, nothing, scores, heads_q, token, shl_by(first, 5 - side) + (lane >> side), shl_by(sharing, 5 - side))
+        group = group + warps
+
+
+@cute.jit
+def fill_tokens(seqs, nothing, scores, heads_q, token, first, step):
+    """A warp, a token a lane: of every head the rows first, first + step, ... from the last block upwards that the lane's token does not have. Upwards from the end, all
+    lanes are in the same row until they are done, whatever their sequences have, without asking one another (which cost the wide kernels 45 registers)."""
+    k_tiles, tokens = seqs.k_tiles, seqs.tokens
+    blocks = k_tiles                                    # nothing to write: a token that does not exist
+    if token < tokens:
+        blocks = blocks_of(seqs, token)
+    head = Int32(0)
+    while head < heads_q:
+        block = k_tiles - 1 - first
+        at = scores + ((Int64(head) * Int64(k_tiles) + Int64(block)) * Int64(tokens) + Int64(token)) * 4
+        while block >= blocks:
+            stg32(at, nothing)
+            at = at - Int64(step) * Int64(tokens) * 4
+            block = block - step
+        head = head + 1
+
+
+@cute.jit
+def blocks_of(seqs, token):
+    """Blocks that exist for a token: those of its sequence, 0 for a token of none."""
+    low, high = Int32(0), seqs.count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if seqs.entry(QUERIES, middle) <= token:
+            low = middle
+        else:
+            high = middle
+    blocks = Int32(0)
+    if seqs.count > 0:
+        first, q_len = seqs.queries(low)
+        if (token >= first) & (token - first < q_len):
+            _, _, blocks = seqs.pages(low)
+    return blocks
