@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from ptxsim.anchors import problems, runs
+from ptxsim.anchors import problems, runs, scores
 from ptxsim.decode import Program
 from ptxsim.launch import SimError
 
@@ -29,8 +29,12 @@ def _quantiser(name, width, group, dtype, swizzled):
     return dict(name=name, kind="quantiser", width=width, group=group, dtype=dtype, swizzled=swizzled)
 
 
+def _scores(name, kind, **what):
+    return dict(name=name, kind=kind, arch="sm_90a", **what)
+
+
 E2M1, E4M3, E8M0 = "Float4E2M1FN", "Float8E4M3FN", "Float8E8M0FNU"
-JOBS = {job["name"]: job for job in [
+JOBS = {job["name"]: {"arch": "sm_100a", **job} for job in [
     dict(name="schedule_3", kind="schedule", bucket=32, ctas=3),
     dict(name="schedule_148", kind="schedule", bucket=96, ctas=148),
     _logits("fp4_64", "fp4_logits", 64, 1, "Float32", "Float32", 2),
@@ -49,6 +53,10 @@ JOBS = {job["name"]: job for job in [
     _gemm("mxfp4_192", 32, 192, 1, E2M1, E8M0, "Float32", 2),
     _gemm("mxf8_128", 32, 128, 1, E4M3, E8M0, "Float32", 1),
     _gemm("nvfp4_cluster_2", 16, 128, 2, E2M1, E4M3, "Float32", 1),
+    _scores("decode_bf16", "decode_scores", heads=8, kv_heads=2, tokens=3, sweep=1),
+    _scores("decode_bf16_sweep", "decode_scores", heads=16, kv_heads=1, tokens=1, sweep=4),
+    _scores("prefill_fp8", "prefill_scores", heads=2, tma_queries=False, fold=0, chunks=2),
+    _scores("prefill_fp8_tma", "prefill_scores", heads=3, tma_queries=True, fold=1, chunks=1),
 ]}
 BARS = {"Float32": 1e-7, "BFloat16": 2.0**-8, "Float16": 2.0**-11}      # of an output, of the sum of magnitudes: one rounding
 EPILOGUE_BARS = {**BARS, "BFloat16": 4e-3, "Float16": 5e-4}             # 64 weighted products added in that type
@@ -221,3 +229,31 @@ def test_gemm(folder, job, shape, mode):
     got = problems.values_of(problem.array("c"), job["output"])
     record(f"{job['name']} {shape}", mode, float((np.abs(got - want) / sums).max()), got.size, BARS[job["output"]])
     assert set(reports(result.faults)) <= {"tmem-race"} and reports(result.faults).get("tmem-race", set()) <= {1308, 1313, 1340, 1691}, str(result)
+
+
+# ---- block scores on sm_90a: mma.sync, and wgmma fed by tensor copies
+def check_scores(folder, job, tokens, lens, mode, known):
+    problem = scores.problem(job, tokens, lens)
+    result = runs.Kernel(folder, job["name"])(problem, mode=mode[0], seed=mode[1])
+    (want, sums), got = scores.expected(job, problem, tokens, lens), problem.array("scores")
+    np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+    seen = np.isfinite(want)
+    record(f"{job['name']} {lens}", mode, float((np.abs(got[seen] - want[seen]) / sums[seen]).max()), int(seen.sum()), BARS["Float32"])
+    assert reports(result.faults) == known, str(result)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_IDS)
+@pytest.mark.parametrize("job", of_kind("decode_scores"))
+def test_decode_scores(folder, job, mode):
+    """The report: four lanes store one maximum, which each of them holds, to one place."""
+    lens = [5, 128, 131, 700, 1024]
+    check_scores(folder, job, [job["tokens"]] * len(lens), lens, mode, {"lane-race": {197, 198}})
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_IDS)
+@pytest.mark.parametrize("job", of_kind("prefill_scores"))
+def test_prefill_scores(folder, job, mode):
+    """Queries by tensor copies: no report. By ordinary stores: no fence.proxy.async before the products that read them; and the last tile of a sequence is moved back over
+    rows of the one before, so that two CTAs write the same scores."""
+    tokens, lens = ([128, 128], [128, 1500]) if job["tma_queries"] else ([200, 1, 130], [1400, 300, 130])
+    check_scores(folder, job, tokens, lens, mode, {} if job["tma_queries"] else {"proxy-fence": {98}, "global-race": {158, 822}})

@@ -14,7 +14,7 @@ from ptxsim.launch import Memory, run
 from . import capture, wheels
 
 WORKER = cache.HERE / "anchors" / "worker.py"
-SCALAR_ALIGNED = ("table", "lens", "alpha", "global_scale")      # the kernels ask no more than 4 bytes of these
+SCALAR_ALIGNED = ("table", "lens", "starts", "prefix", "alpha", "global_scale")      # the kernels ask no more than 4 bytes of these
 
 
 def _dsl():
@@ -28,9 +28,12 @@ def compiled(jobs):
     folder = wheels.unpacked()
     out = wheels.FOLDER / hashlib.sha256("\0".join([jobs, _dsl(), wheels.SHA256, WORKER.read_text()]).encode()).hexdigest()[:16]
     out.mkdir(exist_ok=True)
-    missing = [job for job in json.loads(jobs) if not (out / f"{job['name']}.ptx").is_file()]
-    if missing:
-        done = subprocess.run([sys.executable, str(WORKER), str(folder), str(out)], input=json.dumps(missing), capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    missing = {}
+    for job in json.loads(jobs):
+        if not (out / f"{job['name']}.ptx").is_file():
+            missing.setdefault(job["arch"], []).append(job)
+    for arch, of_arch in missing.items():
+        done = subprocess.run([sys.executable, str(WORKER), str(folder), str(out), arch], input=json.dumps(of_arch), capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
         if done.returncode:
             raise RuntimeError(f"a kernel of the wheel does not compile:\n{done.stderr[-3000:]}")
     return out

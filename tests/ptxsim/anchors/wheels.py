@@ -11,7 +11,7 @@ FOLDER = cache.HERE.parents[1] / "build" / "anchors"
 REQUIREMENT = "flashinfer-python==0.7.4"
 FILE = "flashinfer_python-0.7.4-py3-none-any.whl"
 SHA256 = "a051a62e09a2738e8b0de47a1944fd2f0f3eff01b728b662141ea660cb09dd32"
-MEMBERS = ("flashinfer/attn_scores/kernels/", "flashinfer/cute_dsl/", "flashinfer/gemm/kernels/")
+MEMBERS = ("flashinfer/attn_scores/kernels/", "flashinfer/cute_dsl/", "flashinfer/gemm/kernels/", "flashinfer/msa_ops/cute_dsl/")
 
 
 def digest(path):
@@ -20,7 +20,7 @@ def digest(path):
 
 def unpacked():
     """Folder with the kernels' modules; downloads what is not there. RuntimeError if pip fails or the file is another."""
-    wheel, folder = FOLDER / FILE, FOLDER / pathlib.Path(FILE).stem
+    wheel, folder = FOLDER / FILE, FOLDER / f"{pathlib.Path(FILE).stem}.{len(MEMBERS)}"
     if folder.is_dir():
         return folder
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Compiles kernels of a wheel to PTX and a host object, in a process of its own: the DSL reads its target when it is imported.
+"""Compiles kernels of a wheel to PTX and a host object, in a process of its own for each arch: the DSL reads its target when it is imported.
 
-    python worker.py FOLDER OUT < jobs.json      FOLDER: the unpacked wheel; OUT/<name>.ptx, OUT/<name>.o
+    python worker.py FOLDER OUT ARCH < jobs.json      FOLDER: the unpacked wheel; OUT/<name>.ptx, OUT/<name>.o
 
 An entry takes addresses and integers alone and makes the tensors that the kernel's own host function asks for, so that its C interface is known here.
 """
@@ -11,8 +11,7 @@ import pathlib
 import sys
 import types
 
-ARCH = "sm_100a"
-SHARED_BYTES = 232448       # of a CTA, at most, on that arch
+SHARED_BYTES = 232448       # of a CTA, at most
 
 
 class _Anything:
@@ -41,18 +40,18 @@ class _Module(types.ModuleType):
 
 def stub(folder):
     """`flashinfer` without running its package files, and without PyTorch where it is not installed."""
-    for name in ("flashinfer", "flashinfer.cute_dsl", "flashinfer.attn_scores", "flashinfer.attn_scores.kernels", "flashinfer.gemm", "flashinfer.gemm.kernels"):
+    for name in ("flashinfer", "flashinfer.cute_dsl", "flashinfer.attn_scores", "flashinfer.attn_scores.kernels", "flashinfer.gemm", "flashinfer.gemm.kernels", "flashinfer.msa_ops", "flashinfer.msa_ops.cute_dsl"):
         package = types.ModuleType(name)
         package.__path__ = [str(folder.joinpath(*name.split(".")))]
         sys.modules[name] = package
-    for name in ("flashinfer.api_logging", "flashinfer.utils", "flashinfer.trace", "flashinfer.trace.templates", "flashinfer.trace.templates.norm", "flashinfer.cute_dsl.utils"):
+    for name in ("flashinfer.api_logging", "flashinfer.utils", "flashinfer.trace", "flashinfer.trace.templates", "flashinfer.trace.templates.norm", "flashinfer.cute_dsl.utils", "flashinfer.jit", "flashinfer.jit.cute_dsl_core"):
         sys.modules[name] = _Module(name)
     torch = _Module("torch")
     torch.cuda = types.SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda _: types.SimpleNamespace(shared_memory_per_block_optin=SHARED_BYTES))
     sys.modules["torch"] = torch
 
 
-def entries():
+def entries(arch):
     """{kind: function of a job -> (function to compile, arguments that fix its types)}."""
     import cuda.bindings.driver as cuda
     import cutlass
@@ -79,7 +78,7 @@ def entries():
         out, width = getattr(cutlass, job["output"]), 64 if fp4 else 128
         name = "FP4MQALogitsKernel" if fp4 else "FP8MQALogitsKernel"
         module = importlib.import_module(f"flashinfer.attn_scores.kernels.{job['kind'][:3]}_paged_mqa_logits")
-        kernel = getattr(module, name)(phys_block_kv=page, next_n=job["next_n"], num_sms=ctas, epi_dtype=dtype, output_dtype=out, arch=ARCH)
+        kernel = getattr(module, name)(phys_block_kv=page, next_n=job["next_n"], num_sms=ctas, epi_dtype=dtype, output_dtype=out, arch=arch)
         block = page * (width + 4)
 
         @cute.jit
@@ -122,14 +121,39 @@ def entries():
             flat = lambda at: tensor(at, (m,), (1,))
             kernel(matrix(a, m, cute.assume(k, 64)), matrix(b, n, cute.assume(k, 64)), flat(sfa), flat(sfb), matrix(c, m, cute.assume(n, 16)), tensor(alpha, (1,), (1,)), job["ctas"], stream)
         return entry, [pointer(codes), pointer(codes), pointer(scales), pointer(scales), pointer(out), pointer(Float32, 4), Int32(1), Int32(1), Int32(1), cuda.CUstream(0)]
-    return {"gemm": gemm, "schedule": schedule, "fp4_logits": logits, "fp8_logits": logits, "quantiser": quantiser}
+
+    def decode_scores(job):
+        module, heads, kv_heads, tokens = importlib.import_module("flashinfer.msa_ops.cute_dsl.proxy_score_decode_bf16_sm90"), job["heads"], job["kv_heads"], job["tokens"]
+
+        @cute.jit
+        def entry(q: cute.Pointer, k: cute.Pointer, starts: cute.Pointer, table: cute.Pointer, lens: cute.Pointer, scores: cute.Pointer,
+                  batch: Int32, pages: Int32, tiles: Int32, stream: cuda.CUstream):
+            total, page = batch * tokens, 128 * 128
+            module._msa_host(tensor(q, (total, heads, 128), (heads * 128, 128, 1)), tensor(k, (pages, kv_heads, 128, 128), (kv_heads * page, page, 128, 1)), tensor(starts, (batch + 1,), (1,)),
+                             tensor(table, (batch, tiles), (tiles, 1)), tensor(lens, (batch,), (1,)), tensor(scores, (heads, tiles, total), (tiles * total, total, 1)), stream,
+                             kv_heads, kv_heads * page, page, heads // kv_heads, tokens, job["sweep"])
+        small = pointer(Int32, 4)
+        return entry, [pointer(cutlass.BFloat16), pointer(cutlass.BFloat16), small, small, small, pointer(Float32), Int32(1), Int32(1), Int32(1), cuda.CUstream(0)]
+
+    def prefill_scores(job):
+        module, heads = importlib.import_module("flashinfer.msa_ops.cute_dsl.proxy_score_prefill_sm90"), job["heads"]
+        kernel = module.MsaProxyScore(nsub=1, nstage=4, page=128, head_dim=128, hq=heads, use_tma_q=job["tma_queries"], fold=job["fold"], use_fp32_acc=True)
+
+        @cute.jit
+        def entry(q: cute.Pointer, k: cute.Pointer, starts: cute.Pointer, table: cute.Pointer, lens: cute.Pointer, prefix: cute.Pointer, scores: cute.Pointer,
+                  batch: Int32, total: Int32, pages: Int32, tiles: Int32, chunks: Int32, query_tiles: Int32, stream: cuda.CUstream):
+            kernel(stream, tensor(q, (total, heads, 128), (heads * 128, 128, 1)), tensor(k, (pages, 1, 128, 128), (128 * 128, 128 * 128, 128, 1)), tensor(scores, (heads, tiles, total), (tiles * total, total, 1)),
+                   tensor(starts, (batch + 1,), (1,)), tensor(table, (batch, tiles), (tiles, 1)), tensor(lens, (batch,), (1,)), tensor(prefix, (batch,), (1,)), total, tiles, batch, chunks, query_tiles)
+        small, codes = pointer(Int32, 4), pointer(cutlass.Float8E4M3FN)
+        return entry, [codes, codes, small, small, small, small, pointer(Float32), *[Int32(1)] * 6, cuda.CUstream(0)]
+    return {"decode_scores": decode_scores, "prefill_scores": prefill_scores, "gemm": gemm, "schedule": schedule, "fp4_logits": logits, "fp8_logits": logits, "quantiser": quantiser}
 
 
-def main(folder, out):
-    os.environ.update(CUTE_DSL_ARCH=ARCH, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_LINEINFO="1", CUTE_DSL_DUMP_DIR=str(out), CUTE_DSL_DISABLE_FILE_CACHING="1")
+def main(folder, out, arch):
+    os.environ.update(CUTE_DSL_ARCH=arch, CUTE_DSL_KEEP_PTX="1", CUTE_DSL_LINEINFO="1", CUTE_DSL_DUMP_DIR=str(out), CUTE_DSL_DISABLE_FILE_CACHING="1")
     stub(folder)
     import cutlass.cute as cute
-    make = entries()
+    make = entries(arch)
     for job in json.load(sys.stdin):
         function, arguments = make[job["kind"]](job)
         compiled = cute.compile(function, *arguments)
@@ -142,4 +166,4 @@ def main(folder, out):
 
 
 if __name__ == "__main__":
-    main(*(pathlib.Path(p).resolve() for p in sys.argv[1:3]))
+    main(*(pathlib.Path(p).resolve() for p in sys.argv[1:3]), sys.argv[3])

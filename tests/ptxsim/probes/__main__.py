@@ -3,14 +3,14 @@ import sys
 
 import numpy as np
 
-from . import card, here, numbers, protocol
+from . import card, here, instructions, numbers, protocol
 
 GROUPS = 256        # of random operands on a card; h200.npz keeps fewer
 
 
 def launches(raw=False, groups=GROUPS):
     """All launches. `raw`: with the 64 bits of mbarriers, which only a card has."""
-    return [*protocol.addresses(), *protocol.lanes_store(), *protocol.lanes_load(raw), *protocol.states(raw),
+    return [*protocol.addresses(), *protocol.lanes_store(), *protocol.lanes_load(raw), *protocol.states(raw), *instructions.tables(), *instructions.elected(),
             *numbers.product_swizzle(False), *numbers.product_swizzle(True), *numbers.rounding(groups), *numbers.tensor_swizzle()]
 
 

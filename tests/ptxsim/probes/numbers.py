@@ -105,16 +105,16 @@ def _values(rng, shape, kind, spread, center=0):
 
 
 def rounding_inputs(kind, rows, columns, groups, seed):
-    """A [groups, rows, K], B [groups, columns, K], C [groups, rows, columns] as float64. Groups go through spreads of exponents; every eighth has no C, every eighth
-    (bf16) products among the subnormals of fp32."""
+    """A [groups, rows, K], B [groups, columns, K], C [groups, rows, columns] as float64. Groups go through eight spreads of exponents; of every four
+    eights the second has no C, the fourth (bf16) products among the subnormals of fp32. The first groups are the same for any number of groups."""
     rng, K = np.random.RandomState(seed), KINDS[kind][0]
     A, B, C = np.zeros((groups, rows, K)), np.zeros((groups, columns, K)), np.zeros((groups, rows, columns))
     for g in range(groups):
-        spread, tiny = (0, 1, 2, 3, 4, 6, 8, 10)[g // 8 % 8], kind == "bf16" and g % 8 == 7
+        spread, tiny = (0, 1, 2, 3, 4, 6, 8, 10)[g % 8], kind == "bf16" and g // 8 % 4 == 3
         A[g], B[g] = (_values(rng, x.shape, kind, spread, -66 if tiny else 0) for x in (A[g], B[g]))
         c = (1 + rng.randint(0, 1 << 23, C[g].shape) / (1 << 23)) * 2.0**(rng.randint(-2 * spread - 2, 2 * spread + 5, C[g].shape) - (130 if tiny else 0))
         c = np.where(c < 2.0**-126, np.round(c * 2.0**149) / 2.0**149, c)
-        C[g] = 0 if g % 8 == 0 else np.where(rng.rand(*C[g].shape) < 0.5, -c, c)
+        C[g] = 0 if g // 8 % 4 == 1 else np.where(rng.rand(*C[g].shape) < 0.5, -c, c)
     return A, B, C
 
 
