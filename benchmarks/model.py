@@ -20,7 +20,7 @@ and a call the sum of its launches. Nothing in it is taken from the rows that it
 | `alu` | two clocks a scheduler and instruction of that pipe (docs/facts.md) |
 | `chain` | what one warp needs alone for a unit, over the warps or groups that work side by side |
 | `memory` | all logical bytes of the call at the read rate that XLA's own reduction reached in the same run (`limits`), never by these kernels |
-| `-inf` | 32-byte sectors of the fill that decode writes before its pages, at the probe's rate of such stores |
+| `-inf` | 32-byte sectors of the fill that decode writes before its pages, at the probe's rate of stores |
 | launch, latencies, time to fetch code that a launch meets first, a page's first copy | benchmarks/probe.py on the same kind of card (results/<card>/probe.json) |
 | clock | measured in the row; predictions take the boost clock |
 
@@ -38,7 +38,8 @@ from model_hopper import Card
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TOLERANCE = 0.25
-EXCEPTIONS = {}                 # (case, format) -> why the model misses it by more
+# (case, format, commit of the rows) -> why the model misses it by more
+EXCEPTIONS = {("decode_skewed_1m", fmt, "a05e3ae"): "measured with a fill that wrote 4 bytes at 16 places; at the probe's rate of such stores the model had 126 and 124 us. The kernels write whole lines since" for fmt in ("nvfp4", "mxfp4")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def table(found):
         us, binds = longest(launches)
         ratio = us / row["median_us"]
         within += abs(ratio - 1) <= TOLERANCE
-        parts = ", ".join(f"{t.name.split('.')[0]} {t.fixed:.1f} + {max(t.work.values(), default=0):.1f}" for t in launches)
+        parts = ", ".join(f"{t.name.split('.')[0]} {t.fixed:.1f} + {t.us - t.fixed:.1f}" for t in launches)
         lines.append((row["case"], row["format"], row["scale_layout"].removesuffix("_mma"), f"{us:.1f}", f"{row['median_us']:.1f}", f"{ratio:.2f}", binds, parts))
     return lines, within
 
@@ -136,6 +137,8 @@ def write_table(found, path):
     first = found[0][0]
     made = [BEGIN, f"{first['card']}, rows of {first['date']} (commit {first['commit']}): {within} of {len(lines)} within {TOLERANCE:.0%}.", ""]
     made += ["| " + " | ".join(line) + " |" for line in (COLUMNS, ["---"] * len(COLUMNS), *lines)]
+    outside = {EXCEPTIONS[key]: key[0] for row, _ in found if (key := (row["case"], row["format"], row["commit"])) in EXCEPTIONS}
+    made += ["", *(f"`{case}`: {why}." for why, case in outside.items())]
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + "\n".join([*made, END]) + rest.split(END)[1])
 

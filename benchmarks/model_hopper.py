@@ -14,6 +14,7 @@ WGMMA_SMEM = 64                 # clocks of an SM for m64n128k16 and m64n128k32 
 WGMMA_REGISTERS = {32: 16, 64: 32}      # m64nNk16 with A in registers (docs/facts.md)
 ALU = 2                         # clocks of a scheduler for an instruction of that pipe
 WARPGROUPS = {16: 4, 32: 3, 64: 2}      # of the decode kernel of that width
+SECTOR = 32                     # bytes
 PREPARE_CTAS = 2                # an SM
 
 
@@ -40,18 +41,20 @@ class Card:
 
 @dataclasses.dataclass(frozen=True)
 class Time:
-    """us of one launch: its own start and end, and what the busiest resource takes. `binding`: that resource."""
+    """us of one launch: its own start and end (`fixed`), the -inf that it writes before its work (`fill`), what its work takes of every resource."""
     name: str
     fixed: float
     work: dict
+    fill: float = 0.0
 
     @property
     def binding(self):
-        return max(self.work, key=self.work.get) if any(self.work.values()) else "fixed"
+        parts = self.work | {"-inf": self.fill, "fixed": 0.0}
+        return max(parts, key=parts.get)
 
     @property
     def us(self):
-        return self.fixed + max(self.work.values(), default=0.0)
+        return self.fixed + self.fill + max(self.work.values(), default=0.0)
 
 
 @functools.cache
@@ -76,7 +79,9 @@ def decode_page(fmt, layout, width):
     # of the wide kernels a page's maxima are reduced between the products of the next one
     page = flow.turn(mma, [mma, "STS"] if width == 16 else [mma, "STS.128", mma])
     reduced = flow.turn(mma, [mma, "UBLKCP", "STG"] if width == 16 else [mma, "STS.128", "STG", mma, "UBLKCP"])
-    return flow, page, reduced, flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma])
+    # prefix sums into shared memory, the search there, page id, copy, queries
+    table = (["LDG", "STS.128", "BAR", "LDS.128"] if width == 16 else ["LDG", "STS", "BAR", "LDS"])
+    return flow, page, reduced, flow.reach([*table, "UBLKCP", "LDG", mma])
 
 
 def decode_clocks(card, fmt, layout, width):
@@ -93,18 +98,15 @@ def decode_clocks(card, fmt, layout, width):
 
 
 def decode(card, case, fmt, layout, width):
-    flow, page, _, start = decode_page(fmt, layout, width)
+    flow, _, reduced, start = decode_page(fmt, layout, width)
     units = case.pages * case.heads_kv * math.ceil(model_plan.columns(case) / width)
     groups = card.probe["sms"] * WARPGROUPS[width]
     busiest = math.ceil(units / groups) * WARPGROUPS[width]
     work = {name: busiest * clocks / card.mhz for name, clocks in decode_clocks(card, fmt, layout, width).items()}
-    fill = model_plan.invisible_stores(case)[1] / card.probe["scattered_sectors_us"]
-    clocks = flow.alone(start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(flow.mix_of(start).total) + flow.alone(page, card.latencies())
+    sectors = model_plan.fill_sectors(case)
+    clocks = flow.alone(start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(flow.mix_of(start).total) + flow.alone(reduced, card.latencies())
     work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
-    if fill > max(work.values()):
-        work = {"-inf": fill + max(work.values())}          # written before the pages are worked
-        fill = 0.0
-    return Time(f"decode.n{width}", card.probe["launch_us"]["1x512+190"] + clocks / card.mhz + fill, work)
+    return Time(f"decode.n{width}", card.probe["launch_us"]["1x512+190"] + clocks / card.mhz, work, sectors * SECTOR / card.probe["write_gbs"] / 1e3)
 
 
 # ---- prefill: launches before and after the products
@@ -148,6 +150,9 @@ class Form:
 FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 18), "int8": Form("prefill_int8", "IGMMA", 4, 1, 12), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
 
 
+PAGE = ["LDG.E.128", "STS.128", "SYNCS.ARRIVE"]         # what a producer of the direct form does with one, of which no other loop does all
+
+
 def step_clocks(card, form, fmt, layout):
     """Clocks of an SM for a page against 256 query rows, by resource."""
     f = FORMS[form]
@@ -158,7 +163,7 @@ def step_clocks(card, form, fmt, layout):
     think = flow.alone(turn, card.latencies(), WGMMA_SMEM) - service
     clocks = {"matrix": side_by_side(service, think, f.groups), "issue": f.groups * mix.total, "alu": ALU * f.groups * mix["alu"]}
     if form == "direct":            # two producer warps a scheduler
-        page = flow.mix_of(flow.turn("SYNCS.ARRIVE", ["STS.64", "STS.128", "SYNCS.ARRIVE"]))
+        page = flow.mix_of(flow.turn_of(PAGE, PAGE))
         clocks["issue"] += 2 * page.total
         clocks["alu"] += 2 * ALU * page["alu"]
     return clocks

@@ -62,10 +62,7 @@ def passes(case, fmt):
     return math.ceil(case.pages / pages), pages
 
 
-def invisible_stores(case):
-    """(4-byte -inf stores of a decode, 32-byte sectors that they write): neighbouring threads are q_len tokens apart, and each token and head is a store of its own."""
-    slots = sectors = 0
-    for q, k in zip(case.q_lens, case.k_lens):
-        n = case.heads_q * q * (case.k_tiles - math.ceil(k / 128))
-        slots, sectors = slots + n, sectors + n * min(1, q / 8)
-    return slots, sectors
+def fill_sectors(case):
+    """32-byte sectors of -inf that a decode writes, row by row (head, block) along the tokens: eight tokens share one, and it is written where one of them needs it."""
+    blocks = [math.ceil(k / 128) for q, k in zip(case.q_lens, case.k_lens) for _ in range(q)]
+    return case.heads_q * sum(case.k_tiles - min(blocks[i:i + 8]) for i in range(0, len(blocks), 8))

@@ -4,7 +4,7 @@
 
 | key | unit | what is timed |
 |---|---|---|
-| `launch_us` | us | a kernel in a captured graph that does nothing, start to start, by `<CTAs per SM>x<threads>+<KB of shared memory>`: differences of graphs of 20 and 60 |
+| `launch_us` | us | a kernel in a captured graph that does nothing, start to start, by `<CTAs per SM>x<threads>+<KB of shared memory>`: differences of graphs of 20 and 60; of one, every warp ends with a store |
 | `dram`, `l2` | clk | dependent 4-byte loads of one thread, 1 MB apart in 512 MB; the same again |
 | `copy` | clk | cp.async.bulk of 8192 + 1024 bytes to one mbarrier, from before the first copy's issue to the barrier's completion: `[first, last]` of 1 or 16 pages a CTA on one SM, and on all |
 | `code` | clk | 2,048 instructions without a branch: the first time after 512 MB of other data, the first time right after another launch of the same, the second time in a launch |
@@ -81,6 +81,7 @@ LOOP: st.global.v4.b32 [d4], {r10, r10, r10, r10}; add.s64 d4, d4, d5; add.u32 r
     operands = "{r10, r11, r12, r13}, {r10, r11}, "
     return {
         "empty": entry("empty", ""),
+        "stores": entry("stores", _TID + "and.b32 r7, r1, 31; setp.ne.u32 p, r7, 0; @p bra EXIT; mul.wide.u32 d4, r5, 128; add.s64 d4, d4, d2; st.global.b32 [d4], r1;"),
         "loads": entry("loads", timed(loads) + timed(loads, store=1) + "st.global.b64 [d1+64], d4;"),
         "copy": entry("copy", copy),
         "code": entry("code", "mov.u32 r10, %tid.x;" + "".join(f"add.u32 r{10 + i}, r10, {i};" for i in range(1, 8)) + "mov.u32 r59, 0; LOOP: mov.u64 d10, %clock64;\n" + mads
@@ -219,6 +220,8 @@ def measure(result):
     for per_sm, threads, kb in ((1, 32, 0), (1, 256, 8), (2, 256, 8), (1, 512, 190), (1, 384, 200)):
         few, many = (driver.graph_us(n, "empty", per_sm * sms, threads, shared=kb * 1024) for n in (20, 60))
         result["launch_us"][f"{per_sm}x{threads}+{kb}"] = (many - few) / 40
+    few, many = (driver.graph_us(n, "stores", sms, 512, shared=190 * 1024) for n in (20, 60))
+    result["launch_us"]["1x512+190, a store a warp"] = (many - few) / 40
     driver.launch("loads", 1, 1)
     driver.clocks(2)
     driver.flush()

@@ -91,6 +91,15 @@ class Flow(Code):
         head = self.loop(opcode)[0]
         return self.way(head, head, through)
 
+    def turn_of(self, opcodes, through):
+        """The shortest way past `through` once around the shortest loop that holds all of `opcodes`."""
+        places = [self.find(opcode) for opcode in opcodes]
+        around = [(last - first, first) for first, last in self.loops if all(any(first <= i <= last for i in found) for found in places)]
+        if not around:
+            raise ValueError(f"no loop holds {', '.join(opcodes)}")
+        head = min(around)[1]
+        return self.way(head, head, through)
+
     def reach(self, through):
         """The shortest way from the kernel's entry to the last of `through`."""
         return self.way(0, None, through)

@@ -53,6 +53,9 @@ def test_names_are_passed_in_order(flow):
     assert flow.instructions(flow.reach(["FMUL", "FFMA"])) == [0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 4, 5, 6, 7]
     with pytest.raises(ValueError, match="no way from instruction 2 to 2 past STS, MOV"):
         flow.turn("FFMA", ["STS", "MOV"])
+    assert flow.turn_of(["LDS", "STS"], ["FMUL"]) == flow.turn("FFMA", [])
+    with pytest.raises(ValueError, match="no loop holds LDS, MOV"):
+        flow.turn_of(["LDS", "MOV"], [])
 
 
 def test_clocks_of_a_warp_alone(flow):
