@@ -34,6 +34,7 @@ import pathlib
 import model_blackwell
 import model_hopper
 from jax_fp4_indexer.bench import shapes
+from jax_fp4_indexer.configs.arch import runs_on
 from model_hopper import Card
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -94,8 +95,10 @@ def predictions(arch):
 
 
 def compare(rows, probe):
-    """[(row, [Time] of its launches)] of every row of a native kernel by the device's clock. The kernels are those of the card that the rows name."""
-    arch = next((a for a, m in MACHINES.items() if m.name in rows[0]["card"]), "sm_90a")
+    """[(row, [Time] of its launches)] of every row of a native kernel by the device's clock. ValueError for a card whose kernels the model does not know."""
+    arch = next((arch for arch in ("sm_90a", *MACHINES) if runs_on(arch, probe["capability"])), None)
+    if arch is None:
+        raise ValueError(f"model: got rows of {rows[0]['card']}, expected a card of compute capability 9.0, 10.0 or 10.3: those of the native kernels")
     found = []
     for row in rows:
         case, fmt, layout = shapes.CASES[row["case"]], row["format"], row["scale_layout"]

@@ -151,7 +151,10 @@ class Driver:
         self("cuCtxSynchronize")
         self("cuStreamCreate", ctypes.byref(self.stream), 1)
         self.kernels = {}
-        self.hopper = (self.attribute(device, 75), self.attribute(device, 76)) == (9, 0)
+        self.capability = self.attribute(device, 75), self.attribute(device, 76)
+        if self.capability < (9, 0):
+            raise RuntimeError(f"probe: got {self.name} of compute capability {'.'.join(map(str, self.capability))}, expected 9.0 or newer (bulk copies, mbarriers)")
+        self.hopper = self.capability == (9, 0)
         texts = {kernel: _HEAD + text for kernel, text in _kernels().items()}
         if self.hopper:
             texts |= {kernel: _HEAD.replace("sm_90", "sm_90a") + wgmma(kernel, *form) for kernel, form in WGMMA.items()}
@@ -216,7 +219,7 @@ def measure(result):
     """Fills `result`, probe by probe."""
     driver = Driver()
     sms = driver.sms
-    result |= {"card": driver.name, "sms": sms, "mhz": driver.clock_mhz, "launch_us": {}}
+    result |= {"card": driver.name, "sms": sms, "mhz": driver.clock_mhz, "capability": driver.capability, "launch_us": {}}
     for per_sm, threads, kb in ((1, 32, 0), (1, 256, 8), (2, 256, 8), (1, 512, 190), (1, 384, 200)):
         few, many = (driver.graph_us(n, "empty", per_sm * sms, threads, shared=kb * 1024) for n in (20, 60))
         result["launch_us"][f"{per_sm}x{threads}+{kb}"] = (many - few) / 40

@@ -36,6 +36,19 @@ def test_every_row_of_the_h200_comes_within_the_tolerance(probe):
     assert len(outside) <= len(rows) // 10
 
 
+def test_rows_of_a_card_without_native_kernels(probe):
+    row = {"card": "NVIDIA A100", "method": "device clock", "implementation": "auto"}
+    with pytest.raises(ValueError, match="got rows of NVIDIA A100, expected a card of compute capability 9.0, 10.0 or 10.3"):
+        model.compare([row], probe | {"capability": [8, 0]})
+
+
+def test_rows_of_a_blackwell_card_are_held_against_its_own_kernels(probe):
+    row = {"card": "NVIDIA B200", "case": "decode_64k", "format": "nvfp4", "scale_layout": "public", "method": "device clock", "implementation": "auto", "sm_mhz": 1900.0,
+           "limits": {"burst": {"read_gbs": 6500}}}
+    ((_, launches),) = model.compare([row, row | {"implementation": "portable"}], probe | {"capability": [10, 0], "sms": 148})
+    assert model.longest(launches) == model.longest(model.predict("sm_100a", shapes.CASES["decode_64k"], "nvfp4", "public"))
+
+
 def test_the_table_replaces_itself(probe, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{model.BEGIN}\nold\n{model.END}\nafter\n")
