@@ -225,11 +225,8 @@ def _global_scale(op, x, shape):
     if must.is_number(x):
         return must.number(op, "global_scale", x, positive=True)
     must.array(op, "global_scale", x, ("float32", "bfloat16", "float16"), "Pass a positive number, or cast the array with .astype(jnp.float32).")
-    try:
-        fits = np.broadcast_shapes(x.shape, shape) == tuple(shape)
-    except ValueError:
-        fits = False
-    if not fits:
+    # Sizes may be symbolic, of a program that is exported for any
+    if x.ndim > len(shape) or any(own != size and own != 1 for own, size in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(message(op, "global_scale", x, f"a shape that broadcasts to that of the scales, {list(shape)}", "Pass one for the tensor: a scalar."))
     return x
 

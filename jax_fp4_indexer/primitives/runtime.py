@@ -5,6 +5,7 @@ Nothing happens at import. The library is loaded when a CUDA program is about to
 """
 import ctypes
 import functools
+import os
 import pathlib
 import re
 import struct
@@ -73,9 +74,9 @@ def load(roots=None):
             raise ImportError(f"jax_fp4_indexer: {path} does not load ({e}); {REINSTALL}.") from e
         check_version(library.jfi_ffi_api_version(), runtime_api_version())
         _declare(library)
-        refused = library.jfi_set_cubin_dir(str(manifest.parent).encode())
+        refused = library.jfi_set_cubin_dir(os.fsencode(manifest.parent))
         if refused is not None:
-            raise ImportError(refused.decode())
+            raise ImportError(os.fsdecode(refused))
         _state["library"] = library
         return library
 

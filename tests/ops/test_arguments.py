@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -80,6 +81,17 @@ def test_errors_name_the_parts(function, error, parts):
 
 def test_concrete_zero_dimensional_arrays_are_static_arguments():
     assert (call(causal=jnp.asarray(True), max_seqlen_q=jnp.asarray(2), max_seqlen_k=np.array(130)) == call()).all()
+
+
+def test_a_global_scale_of_symbolic_size():
+    n, = jax.export.symbolic_shape("n")
+    types = jax.ShapeDtypeStruct((n, 64), np.float32), jax.ShapeDtypeStruct((n, 1), np.float32)
+    program = jax.export.export(jax.jit(lambda x, g: jfi.quantize_nvfp4(x, global_scale=g)))(*types)
+    x, g = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32), np.float32([[1], [2], [4]])
+    for a, b in zip(program.call(x, g), jfi.quantize_nvfp4(x, global_scale=g)):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    with pytest.raises(ValueError, match=r"global_scale: got float32\[n, 2\], expected a shape that broadcasts"):
+        jax.export.export(jax.jit(lambda x, g: jfi.quantize_nvfp4(x, global_scale=g)))(types[0], jax.ShapeDtypeStruct((n, 2), np.float32))
 
 
 @pytest.mark.parametrize("x64", [False, True])
