@@ -110,6 +110,7 @@ def verify(folder, table, rebuild):
         found = manifest.stale(folder, kernels, variants)
     except manifest.ManifestError as e:
         raise click.ClickException(str(e)) from None
+    found += _other_than_the_cubins(folder)
     if rebuild and not found:
         found = _rebuild(folder, kernels, variants)
     for problem in found:
@@ -117,6 +118,23 @@ def verify(folder, table, rebuild):
     if found:
         raise click.ClickException(f"{len(found)} differences; run: python -m jax_fp4_indexer.aot build --out {folder}")
     click.echo(f"{folder}: up to date, {len(kernels)} kernels" + (", two rebuilds gave the same bytes" if rebuild else ""))
+
+
+def _other_than_the_cubins(folder):
+    """Entries of the manifest that say something else than their cubins. What no cubin says (block, grid, dynamic shared memory, names of parameters) only --rebuild compares."""
+    found = []
+    for entry in manifest.read(folder)["kernels"]:
+        data = (folder / entry["cubin"]).read_bytes() if (folder / entry["cubin"]).is_file() else b""
+        if manifest.sha256(data) != entry["sha256"]:
+            continue                    # told already
+        cubin = inspect.read_cubin(data)
+        says = {"symbol": cubin.symbol, "registers": cubin.registers, "spill_bytes": cubin.stack_bytes, "static_shared_bytes": cubin.static_shared_bytes,
+                "instructions": cubin.instructions}
+        found += [f"{entry['arch']} {entry['name']}: the manifest says {key} {entry[key]}, the cubin {value}" for key, value in says.items() if entry[key] != value]
+        sizes = inspect.param_sizes(entry["params"])
+        if sizes != cubin.param_bytes:
+            found.append(f"{entry['arch']} {entry['name']}: the manifest lists parameters of {list(sizes)} bytes, the cubin takes {list(cubin.param_bytes)}")
+    return found
 
 
 def _rebuild(folder, kernels, variants):

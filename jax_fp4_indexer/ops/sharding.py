@@ -49,7 +49,7 @@ def shard_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, n
 
     Raises:
       TypeError: an argument is traced, or no int32 vector, or a size is no Python int.
-      ValueError: lengths of vectors differ, sums that fall or pass the end, a size too small for a shard, num_pages not divisible by num_shards, a page outside the
+      ValueError: lengths of vectors differ, sums that fall or pass the end, tokens before the first sequence, a size too small for a shard, num_pages not divisible by num_shards, a page outside the
         part of the pool that its sequence's shard holds.
     """
     op = "shard_metadata"
@@ -67,6 +67,8 @@ def shard_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, n
     for name, x in sums.items():
         if x[0] < 0 or (np.diff(x) < 0).any():
             raise ValueError(message(op, name, "a sum that falls" if x[0] >= 0 else f"{x[0]} first", "a prefix sum that never falls", "Rebuild it from the lengths of the batch."))
+    if sums["cu_seqlens_q"][0] != 0:
+        raise ValueError(message(op, "cu_seqlens_q", f"{sums['cu_seqlens_q'][0]} first", "0", "Tokens before the first sequence have no shard: cut them off q, and subtract their number."))
     if sums["cu_page_offsets"][-1] > ids.size:
         raise ValueError(message(op, "cu_page_offsets", f"{sums['cu_page_offsets'][-1]} at its end", f"at most the {ids.size} entries of kv_indices", "Rebuild it from the page lists."))
 

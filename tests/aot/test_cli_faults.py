@@ -67,3 +67,15 @@ def test_sass_of_a_cubin_that_was_cut_short(folder, size):
     path.write_bytes(path.read_bytes()[:size])
     result = run("sass", kernel["name"], "--out", folder)
     assert result.exit_code == 1 and "nvdisasm cannot read it" in result.output and "run: python" in result.output, result.output
+
+
+@pytest.mark.parametrize("change, part", [
+    (lambda k: k.update(registers=k["registers"] + 1), "the manifest says registers"), (lambda k: k.update(symbol="other"), "the manifest says symbol other"),
+    (lambda k: k.update(params=k["params"][1:]), "the manifest lists parameters of")])
+def test_verify_compares_entries_with_their_cubins(tmp_path, change, part):
+    folder = pathlib.Path(shutil.copytree(manifest.DEFAULT_FOLDER, tmp_path / "cubins"))
+    data = manifest.read(folder)
+    change(data["kernels"][0])
+    manifest.write(folder, data)
+    result = run("verify", "--out", folder)
+    assert result.exit_code == 1 and part in result.output, result.output

@@ -59,6 +59,7 @@ host = lambda x: jax.device_put(x, jax.memory.Space.Host)
     (lambda: jax.jit(lambda x: jfi.validate_metadata(x, *SUMS[1:], **SIZES))(SUMS[0]), TypeError, ("cu_seqlens_q: got a traced int32[3]", "use check_metadata")),
     (lambda: jax.jit(lambda x: jfi.validate_metadata(*SUMS, **SIZES, q_scale=x))(arguments()["q_scale"]), TypeError, ("q_scale: got a traced uint8[3, 4, 8]", "use check_metadata")),
     (lambda: jfi.shard_metadata(*SUMS[:3], masked(SUMS[3]), num_shards=2), TypeError, ("shard_metadata: kv_indices: got a masked int32[3]",)),
+    (lambda: jfi.shard_metadata(i32(1, 1, 3), *SUMS[1:], num_shards=2), ValueError, ("shard_metadata: cu_seqlens_q: got 1 first, expected 0", "cut them off q")),
     (lambda: jfi.token_range_metadata(i32(), i32(), 0, 1), ValueError, ("token_range_metadata: cu_seqlens_q: got int32[0]", "pass [0]")),
     (lambda: jfi.block_range_metadata(i32(), i32(), i32(), 0, 1), ValueError, ("block_range_metadata: cu_seqlens_q: got int32[0]", "pass [0]")),
     (lambda: jfi.quantize_nvfp4(deleted(ONES)), ValueError, ("quantize_nvfp4: x: got a deleted float32[1, 32]",)),
