@@ -1,6 +1,7 @@
 """`jax-fp4-indexer demo | doctor | bench`: the command line. Each command imports what it needs when it runs."""
 import os
 import pathlib
+import tempfile
 
 import click
 
@@ -12,9 +13,10 @@ MAX_KEYS = 2**31 - 1
 
 
 def _folder(option, path):
-    """Makes the folder of an output before the work, not after it."""
+    """Makes the folder of an output, and a file in it, before the work, not after it."""
     try:
         pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path or ".").close()
     except OSError as error:
         raise click.UsageError(f"{option}: got {path}, expected a folder that can be made and written ({error.strerror}). Name another one.") from None
 

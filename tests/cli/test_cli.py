@@ -30,7 +30,7 @@ def test_demo_finds_what_was_planted_and_draws_it(tmp_path):
 
 
 @pytest.mark.parametrize("option, value, part", [
-    ("--context", "100", "8192"), ("--context", str(10**12), "--context: got 1000000000000, which takes"), ("--seed", "-1", "-1 is not in the range"), ("--top-k", "0", "0 is not in the range")])
+    ("--out", "/proc", "--out: got /proc, expected a folder that can be made and written"), ("--context", "100", "8192"), ("--context", str(10**12), "--context: got 1000000000000, which takes"), ("--seed", "-1", "-1 is not in the range"), ("--top-k", "0", "0 is not in the range")])
 def test_demo_says_what_is_wrong(option, value, part):
     assert part in run("demo", option, value, status=2)
 
@@ -100,7 +100,7 @@ def test_bench_of_an_own_shape_writes_rows(tmp_path):
 @pytest.mark.parametrize("args, part", [
     (("--case", "no_such"), "--list-cases"), (("--b", "2"), "--skv"), (("--format", "fp8"), "nvfp4"), (("--b", "0", "--sq", "1", "--skv", "1"), "0 is not in the range"),
     (("--b", "1", "--sq", "1", "--skv", "1", "--head-kv", "0"), "0 is not in the range"),
-    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder"), (("--json", ""), "--json: got an empty name"),
+    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder"), (("--json", ""), "--json: got an empty name"), (("--json", "/proc/rows.json"), "--json: got /proc, expected a folder"),
     (("--case", "decode_8k", "--b", "1", "--sq", "1", "--skv", "1"), "got --case and an own shape"), (("--head-kv", "2"), "an own shape needs --b"),
     (("--non-causal",), "an own shape needs --b"), (("--b", "1", "--sq", "1", "--skv", "1000000000000"), "is not in the range"),
     (("--b", "1000000", "--sq", "1", "--skv", "1000000"), "--b: got 1000000 sequences of 1 queries and 1000000 keys, expected at most 2^31 - 1"),
