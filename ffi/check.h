@@ -11,10 +11,8 @@
 namespace jfi {
 
 inline Status BadArgument(std::string_view op, std::string_view argument, const std::string& got, const std::string& expected,
-                          const std::string& next_step = "") {
-  std::string m = std::string(op) + ": " + std::string(argument) + ": got " + got + ", expected " + expected;
-  if (!next_step.empty()) m += "; " + next_step;
-  return InvalidArgument(std::move(m));
+                          const std::string& next_step = "lower the program with the version of jax_fp4_indexer that runs it") {
+  return InvalidArgument(std::string(op) + ": " + std::string(argument) + ": got " + got + ", expected " + expected + "; " + next_step);
 }
 
 // Where a driver call happened.

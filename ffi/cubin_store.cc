@@ -56,7 +56,10 @@ Result<std::unique_ptr<CubinStore>> CubinStore::Open(const std::string& folder) 
   auto text = ReadFile(folder + "/manifest.json");
   if (!text.ok()) return text.status();
   auto manifest = Manifest::Parse(std::string_view(text.value().data(), text.value().size()));
-  if (!manifest.ok()) return Status(manifest.status().code(), "jax_fp4_indexer: " + folder + "/" + manifest.status().message());
+  if (!manifest.ok()) {
+    const std::string fault = manifest.status().message(), remedy = "; reinstall jax_fp4_indexer or rebuild its cubins";
+    return Status(manifest.status().code(), "jax_fp4_indexer: " + folder + "/" + fault + (fault.find("reinstall") == std::string::npos ? remedy : ""));
+  }
   return std::unique_ptr<CubinStore>(new CubinStore(folder, std::move(manifest.value())));
 }
 
@@ -93,7 +96,9 @@ Result<cu::Library> CubinStore::LoadLibrary(const Kernel& kernel, const Place& a
                               "`python -m jax_fp4_indexer.aot build`");
   std::vector<char>& kept = images_[kernel.cubin] = std::move(image.value());
   cu::Library library = nullptr;
-  JFI_RETURN_IF_ERROR(CheckCuda(cu::Driver::Get().value()->LibraryLoadData(&library, kept.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData", at));
+  const Status loaded = CheckCuda(cu::Driver::Get().value()->LibraryLoadData(&library, kept.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData", at);
+  // The bytes are the manifest's: what is left is a driver that is older than the compiler, or no memory.
+  if (!loaded.ok()) return Status(loaded.code(), loaded.message() + "; free device memory or update the NVIDIA driver, or use implementation=\"reference\"");
   libraries_[kernel.cubin] = library;
   return library;
 }

@@ -80,7 +80,7 @@ Status OneOf(std::string_view attribute, std::string_view got, std::initializer_
     if (got == a) return {};
     list += (list.empty() ? "" : " or ") + std::string(a);
   }
-  return BadArgument(kOp, attribute, "'" + std::string(got) + "'", list, "lower the program with the version of jax_fp4_indexer that runs it");
+  return BadArgument(kOp, attribute, "'" + std::string(got) + "'", list);
 }
 
 Status Fill(BlockScoresState& s, std::string_view path, std::string_view format, std::string_view scale_layout, std::int64_t mask,

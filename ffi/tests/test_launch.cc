@@ -117,6 +117,7 @@ void LoadingFails(const Fake& fake) {
     const std::string message = store->Prepare(0, 3, "fp4_op").message();
     CHECK(Contains(message, std::string("fp4_op: ") + call));
     CHECK(Contains(message, "failed: an illegal memory access was encountered (CUDA error 700) [kernel a, cubin sm_90a, device 3]"));
+    CHECK(Contains(message, "update the NVIDIA driver, or use implementation=\"reference\"") == (std::string(call) == "cuLibraryLoadData"));
     CHECK(!store->Find(0, 3, "fp4_op").ok());
     fake.Fail("", 0);
     CHECK(store->Prepare(0, 3, "fp4_op").ok() && store->Find(0, 3, "fp4_op").ok());  // the next call works
@@ -127,6 +128,7 @@ void LoadingFails(const Fake& fake) {
   CHECK(Contains(gone.value()->Prepare(0, 0, "op").message(), "sm_90a/a.cubin; reinstall jax_fp4_indexer"));
   CHECK(Contains(CubinStore::Open("/nowhere").status().message(), "cannot read /nowhere/manifest.json; reinstall"));
   CHECK(Contains(CubinStore::Open(Folder("{")).status().message(), "manifest.json is not readable"));
+  CHECK(Contains(CubinStore::Open(Folder("{\"schema\": 1}")).status().message(), "has no \"kernels\"; reinstall jax_fp4_indexer or rebuild its cubins"));
   fake.Reset();
   fake.Fail("cuCtxGetDevice", 201);
   CHECK(Contains(CurrentDevice("op").status().message(), "op: cuCtxGetDevice failed: invalid device context"));
