@@ -15,10 +15,10 @@ and a call the sum of its launches. Nothing in it is taken from the rows that it
 | which launches, units (pages, steps, tiles) | the manifest's variant; counted from the shapes (model_plan.py) |
 | instructions of a page or a step, the ways | SASS: the shortest way past named instructions (aot/flow.py) |
 | clocks that a warp alone takes for a way: dependent loads, barriers, stalls | ptxas' scheduling fields, with the latencies of the probe |
-| `matrix` | 6 clocks a scheduler and mma.sync, 16 or 32 an SM for wgmma with A in registers (docs/facts.md), 64 for m64n128 from shared memory (the rated peak, which the probe's chains reach); warpgroups that take turns at it side by side (model_hopper.side_by_side) |
+| `matrix` | 6 clocks a scheduler and mma.sync, 16 or 32 an SM for wgmma with A in registers (docs/facts.md), 64 for m64n128 from shared memory (the rated peak, which the probe's chains reach); warps and warpgroups take turns at this and the next two side by side (model_hopper.side_by_side) |
 | `issue` | one clock a scheduler and instruction; time in the tensor core adds up with it for mma.sync and wgmma from registers (docs/facts.md) |
 | `alu` | two clocks a scheduler and instruction of that pipe (docs/facts.md) |
-| `chain` | what one warp needs alone for a unit, over the warps or groups that work side by side |
+| `chain` | what one warp needs alone for a unit, where units follow one another (prepare; the roles of a Blackwell kernel) |
 | `memory` | all logical bytes of the call at the read rate that XLA's own reduction reached in the same run (`limits`), never by these kernels |
 | `-inf` | 32-byte sectors of the fill that decode writes before its pages, at the probe's rate of stores |
 | launch, latencies, time to fetch code that a launch meets first, a page's first copy | benchmarks/probe.py on the same kind of card (results/<card>/probe.json) |
@@ -137,8 +137,8 @@ def report(found):
 def write_table(found, path):
     """The table between the marks of a page."""
     lines, within = table(found)
-    first = found[0][0]
-    made = [BEGIN, f"{first['card']}, rows of {first['date']} (commit {first['commit']}): {within} of {len(lines)} within {TOLERANCE:.0%}.", ""]
+    commits = ", ".join(sorted({str(row["commit"]) for row, _ in found}))
+    made = [BEGIN, f"{found[0][0]['card']}, rows of {found[0][0]['date']} (commits {commits}): {within} of {len(lines)} within {TOLERANCE:.0%}.", ""]
     made += ["| " + " | ".join(line) + " |" for line in (COLUMNS, ["---"] * len(COLUMNS), *lines)]
     outside = {EXCEPTIONS[key]: key[0] for row, _ in found if (key := (row["case"], row["format"], row["commit"])) in EXCEPTIONS}
     made += ["", *(f"`{case}`: {why}." for why, case in outside.items())]

@@ -70,4 +70,4 @@ def launches(card, arch, case, fmt, layout):
     work = {name: busiest * x / card.mhz for name, x in clocks.items()}
     work["alu"] += with_mask / card.probe["sms"] * max(masked - clocks["alu"], 0) / card.mhz
     work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
-    return [Time(path, card.probe["launch_us"]["1x384+200"] + (start + 3 * end) / card.mhz, work)]
+    return [Time(path, card.launch("1x384+200") + (start + 3 * end) / card.mhz, work)]

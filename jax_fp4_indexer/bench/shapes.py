@@ -104,6 +104,8 @@ CASES = {case.name: case for case in (
     Case("decode_skewed", (4,) * 128, _SKEWED, 4, 1, False),
     Case("decode_skewed_1m", (4,) * 128, (2**20,) + (8192,) * 127, 4, 1, False),
     uniform("decode_b1_128k", 1, 4, 131072, 4, 1, False),
+    uniform("decode_32_rows", 128, 8, 32768, 4, 1, False),
+    uniform("decode_64_rows", 128, 8, 32768, 8, 1, False),
     uniform("prefill_q1k_k8k", 1, 1024, 8192, 64, 4, True),
     uniform("prefill_q128_k8k", 8, 128, 8192, 64, 4, True),
     uniform("prefill_q16_k8k", 32, 16, 8192, 64, 4, True),

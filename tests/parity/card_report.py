@@ -57,7 +57,7 @@ def commands(out, quick=False):
             "parity": ([*run, "--filter", QUICK_CASES, "--size", "small", "--repeats", "2", "--time-limit", "8", "--json", out / "parity.json"], 25),
             "portable": ([*run, "--filter", QUICK_CASES, "--size", "small", "--repeats", "2", "--impl", "portable_decode,portable_prefill", "--time-limit", "8",
                           "--json", out / "portable.json"], 20),
-            "benchmark": ([*bench, "decode_8k", "decode_b1_128k", "--quick", "--out", out / "block_scores.json", "--time-limit", "10"], 30),
+            "benchmark": ([*bench, "decode_8k", "decode_b1_128k", "--quick", "--formats", "nvfp4", "--out", out / "block_scores.json", "--time-limit", "25"], 40),
             "benchmark_portable": ([*bench, "decode_b1_128k", "--quick", "--formats", "nvfp4", "--implementation", "portable", "--out", out / "portable_scores.json"], 30),
             "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "8", "--json", out / "memcheck.json"], 30),
         }
