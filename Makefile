@@ -10,7 +10,7 @@
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
 #   make memcheck       the small cases under compute-sanitizer (CUDA toolkit), on all GPUs found;   make racecheck | synccheck: the fewest that run every kernel
-#   make card-report    parity, benchmark and memcheck of this machine's GPU in one archive (docs/blackwell.md)
+#   make card-report    parity, benchmark and sanitizer of this machine's GPU in one archive (docs/blackwell.md)
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
 #   make benchmark-all  every case into benchmarks/results/<card>
 #   make venv | cubins | library | wheel | bazel-test | clean

@@ -1,6 +1,6 @@
 """Everything worth knowing of a card on which the kernels have not run yet, in one archive to send back.
 
-    make card-report                                        all of it: an hour at most, and a CUDA toolkit for the last step
+    make card-report                                        all of it: an hour at most, and a CUDA toolkit for the last steps
     python tests/parity/card_report.py --quick              a minute: every step on a few cases, to see that all of them work here
     python tests/parity/card_report.py --steps doctor,parity --out report
 
@@ -13,7 +13,8 @@
 | benchmark | every case, native; limits of the card in the same run | 900 |
 | model | the time model against those rows, with this card's own constants | 120 |
 | benchmark_portable | the headline cases on the portable kernels | 300 |
-| memcheck | the small cases under compute-sanitizer | 900 |
+| memcheck | the small cases under compute-sanitizer | 600 |
+| synccheck | the pairs of cover.py, which launch every kernel, under it too | 150 |
 
 A step that fails or runs out of time does not stop the others. Written: `summary.json`, `report.txt` (the same in words, with the end of every log) and a log a step.
 Any NVIDIA GPU will do: on one that is no Blackwell, the report is about the kernels that it takes. Exit status: 0 if every step passed.
@@ -50,7 +51,8 @@ def commands(out, quick=False):
         "benchmark": ([*bench, "--out", out / "block_scores.json", "--time-limit", "840"], 900),
         "model": (model, 120),
         "benchmark_portable": ([*bench, "--quick", "--implementation", "portable", "--out", out / "portable_scores.json", "--time-limit", "240"], 300),
-        "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "840", "--json", out / "memcheck.json"], 900),
+        "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "560", "--json", out / "memcheck.json"], 600),
+        "synccheck": ([PYTHON, HERE / "sanitize.py", "--rows", "variants", "--tool", "synccheck", "--time-limit", "130", "--json", out / "synccheck.json"], 150),
     }
     if quick:
         table |= {
@@ -60,6 +62,7 @@ def commands(out, quick=False):
             "benchmark": ([*bench, "decode_8k", "decode_b1_128k", "--quick", "--formats", "nvfp4", "--out", out / "block_scores.json", "--time-limit", "25"], 40),
             "benchmark_portable": ([*bench, "decode_b1_128k", "--quick", "--formats", "nvfp4", "--implementation", "portable", "--out", out / "portable_scores.json"], 30),
             "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "8", "--json", out / "memcheck.json"], 30),
+            "synccheck": ([PYTHON, HERE / "sanitize.py", "--rows", "variants", "--tool", "synccheck", "--time-limit", "8", "--json", out / "synccheck.json"], 30),
         }
     return table
 
