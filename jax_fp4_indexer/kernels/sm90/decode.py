@@ -26,33 +26,27 @@ worked in further tiles, page by page, the page staying in its stage.
 The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
 page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
 """
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
-from ..common.asm import (bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128_f32, mad_wide,
-                          mbarrier_init, mbarrier_wait, opaque, select_f32, shfl_idx, shfl_xor_f32, shr, stg_f32_if, sts_f32_if, udiv)
+from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg_f32_if, sts_f32_if
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
-from ..common.fixed import Fixed
 from ..common.kernel import BlockScoresKernel
 from . import decode_int8
-from .decode_config import ROWS, STAGES, WARPS, WIDE_BYTES, DecodeConfig
+from .decode_config import ROWS, WIDE_BYTES, DecodeConfig
 from .decode_pages import Ring, Slice
 from .decode_queries import Queries
 from .decode_runs import runs_from
+from .decode_start import WARPS, Warp, cut
 
 
-class Warp(Fixed):
-    """A warp's place."""
+class RowsWarp(Warp):
+    """With the places of a row's maxima and queries."""
 
-    def __init__(self, config, shared, lane, index):
-        self.c, self.shared, self.lane, self.index = config, shared, lane, index
-        self.g, self.t = shr(lane, 2), lane & 3
-        self.group, self.warp = shr(index, 2), index & 3
-        self.base = shared + self.group * config.warpgroup_bytes
+    def __init__(self, config, shared, lane, index, tokens):
+        super().__init__(config, shared, lane, index, tokens)
         self.tables = shared + config.tables
-        self.barrier = self.group * STAGES
 
     def maxima(self, stage):
         """Shared address of the four warps' maxima of this lane's own row."""
@@ -65,10 +59,6 @@ class Warp(Fixed):
     def raw(self):
         """Shared address of this lane's word of the raw queries; words are 128 bytes apart. For code off the main loop."""
         return self.shared + self.c.raw + opaque(self.index) * self.c.raw_bytes + opaque(self.lane) * 4
-
-    def aside(self):
-        """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
-        return Warp(self.c, self.shared, opaque(self.lane), opaque(self.index))
 
 
 class DecodeKernel(BlockScoresKernel):
@@ -90,32 +80,17 @@ class DecodeKernel(BlockScoresKernel):
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
-        # Through shuffles: ptxas would rather read special registers again than keep the values, 20 clocks each time
-        w = Warp(c, shfl_idx(shared, Int32(0)), shfl_idx(thread & 31, thread & 31), shfl_idx(shr(thread, 5), Int32(0)))
+        w = RowsWarp.here(c, args)
         seqs = runs_from(args, w.shared + c.sequences)
         ring, part, queries = Ring(c, args, seqs), Slice(c, w), Queries(c, args)
         if const_expr(c.format == "mxfp4"):
             decode_int8.store_tables(w.tables, thread)
-        if (w.warp == 0) & (w.lane == 0):
-            for s in cutlass.range_constexpr(STAGES):
-                mbarrier_init(w.base + c.barriers + s * 8, 1)
-            if const_expr(c.format == "mxfp4"):
-                mbarrier_init(w.base + c.ready, WARPS)
-            fence_mbarrier_init()
-            fence_async_shared()
+        w.make_barriers([(c.ready, WARPS)] if const_expr(c.format == "mxfp4") else [])
         seqs.load(thread, c.threads)
         cute.arch.sync_threads()
 
         # This warpgroup's units [u, stop). Neighbouring shares lie on different SMs: the spare units too are spread evenly
-        total = seqs.total_units()
-        shares, share = ctas * c.warpgroups, w.group * ctas + cta
-        each = udiv(total, shares)
-        spare = total - each * shares
-        u = each * share + cutlass.min(share, spare)
-        stop = u + each
-        if share < spare:
-            stop = stop + 1
+        u, stop = cut(seqs.total_units(), ctas * c.warpgroups, w.group * ctas + cta)
         state = seqs.state(w.lane)
         if state > 1:                                   # a sum falls: nothing but NaN
             stop = u
@@ -149,7 +124,7 @@ class DecodeKernel(BlockScoresKernel):
                 mbarrier_wait(w.base + c.barriers + stage * 8, shr(ordinal, 2) & 1)
                 value = self.score(w, part, w.base + stage * c.page_bytes, a, own, fast, fits, runs, block)
                 if due != 0:
-                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, block - 1, release, cursor, args.tokens)
+                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, block - 1, release, cursor)
                 sts_f32_if(Int32(w.t < 2), w.maxima(stage) + w.warp * 4, value)
                 due = Int32(stage == w.warp)
                 if (due == 0) & (release != 0):
@@ -160,7 +135,7 @@ class DecodeKernel(BlockScoresKernel):
             if release == 0:                            # the same stage comes next: nobody may be ahead
                 bar_sync(w.barrier + stage, 128)
             if due != 0:
-                cursor = self.reduce(w, ring, own, stage, block - 1, release, cursor, args.tokens)
+                cursor = self.reduce(w, ring, own, stage, block - 1, release, cursor)
             u = first_unit + block
             tile, runs = tile + 1, runs + 1
             if release != 0:
@@ -203,7 +178,7 @@ class DecodeKernel(BlockScoresKernel):
         return fmax_nan(value, shfl_xor_f32(value, 2))
 
     @cute.jit
-    def reduce(self, w, ring, own, stage, kb, release, cursor, tokens):
+    def reduce(self, w, ring, own, stage, kb, release, cursor):
         """One warp of the four: a page's maxima to scores, and the next page into its stage. Returns the cursor."""
         bad = cursor[5]
         if release != 0:
@@ -217,5 +192,5 @@ class DecodeKernel(BlockScoresKernel):
             r = Float32(float("nan"))
         if own[1] <= kb * 128:
             r = Float32(float("-inf"))
-        stg_f32_if(Int32((own[0] != 0) & (w.t < 2)), mad_wide(kb, tokens * 4, own[0]), r)
+        stg_f32_if(Int32((own[0] != 0) & (w.t < 2)), mad_wide(kb, w.tokens * 4, own[0]), r)
         return cursor

@@ -1,50 +1,22 @@
 """What a variant of the sm_90a decode kernel for up to 16 packed rows is made of, and where everything lies in shared memory."""
 import dataclasses
 
-from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from . import decode_int8
 from .decode_runs import TABLE_BYTES
+from .decode_start import STAGES, WARPS, RingConfig
 
-SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
-NAMED_BARRIERS = 16
-STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps; their maxima have as many slots
 ROWS = 16                       # packed (query head, query) rows of one sequence and KV head that are worked at a time
-WARPS = 4                       # of a group
 WIDE_BYTES = 8 * 512            # a tile of queries in f16
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(RingConfig):
     """One variant. A warpgroup shares a ring of pages."""
-    format: str = "nvfp4"
-    scale_layout: str = "public"
     warpgroups: int = 4
-
-    def fits(self):
-        """None, or why this variant cannot run."""
-        if self.format not in GROUPS or self.scale_layout not in ("public", "preordered_mma"):
-            return f"unknown format {self.format!r} or scale layout {self.scale_layout!r}"
-        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
-            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
-        if self.shared_bytes > SHARED_LIMIT:
-            return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
-        return None
-
-    @property
-    def groups(self):
-        return GROUPS[self.format]
 
     @property
     def name(self):
         return f"block_scores.decode.{self.format}.{self.scale_layout}.n{ROWS}"
-
-    @property
-    def threads(self):
-        return self.warpgroups * WARPS * 32
-
-    @property
-    def page_bytes(self):       # codes, then scales
-        return PAGE * (CODE_BYTES + self.groups)
 
     # ---- shared memory: the warpgroups' parts, the table of the sequences, the tables of decode_int8.py. In a warpgroup's part: the ring, then
     @property

@@ -34,33 +34,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, lds128, lds128_f32,
-                          mbarrier_init, mbarrier_wait, opaque, pack64, select_f32, shfl_idx, shfl_xor_f32, stg_f32_if, sts128_f32)
+from ..common.asm import (and_, bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, lds128, lds128_f32, mbarrier_wait, opaque, pack64, select_f32,
+                          shfl_xor_f32, stg_f32_if, sts128_f32)
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
-from ..common.fixed import Fixed
 from ..common.kernel import BlockScoresKernel
 from ..common.sequences import table_from
 from . import wgmma
-from .decode_wide_columns import Columns
-from .decode_wide_config import STAGES, WideDecodeConfig
 from .decode_pages import Ring
+from .decode_start import Warp, cut
+from .decode_wide_columns import Columns
+from .decode_wide_config import WideDecodeConfig
 from .decode_wide_pages import SLICE_END, Slice
-
-
-class Warp(Fixed):
-    """A warp's place."""
-
-    def __init__(self, config, shared, lane, index, tokens):
-        self.c, self.shared, self.lane, self.index, self.tokens = config, shared, lane, index, tokens
-        self.g, self.t = lane // 4, lane % 4
-        self.group, self.warp = index // 4, index % 4
-        self.base = shared + self.group * config.warpgroup_bytes
-        self.barrier = self.group * STAGES
-
-    def aside(self):
-        """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
-        return Warp(self.c, self.shared, opaque(self.lane), opaque(self.index), self.tokens)
 
 
 class WideDecodeKernel(BlockScoresKernel):
@@ -82,29 +67,16 @@ class WideDecodeKernel(BlockScoresKernel):
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
-        shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
-        # Through shuffles: ptxas would rather read special registers again than keep the values, 20 clocks each time
-        w = Warp(c, shfl_idx(shared, Int32(0)), shfl_idx(thread % 32, thread % 32), shfl_idx(thread // 32, Int32(0)), args.tokens)
-        seqs = table_from(args, shared + c.warpgroups * c.warpgroup_bytes)
+        w = Warp.here(c, args)
+        seqs = table_from(args, w.shared + c.warpgroups * c.warpgroup_bytes)
         ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
         seqs.load(thread, c.threads)
-        if (w.warp == 0) & (w.lane == 0):
-            for s in cutlass.range_constexpr(STAGES):
-                mbarrier_init(w.base + c.barriers + s * 8, 1)
-            fence_mbarrier_init()
-            fence_async_shared()
+        w.make_barriers([])
         cute.arch.sync_threads()
 
         # This warpgroup's units [u, stop)
         falls = seqs.falls(w.lane, c.threads)
-        total = seqs.total_units() * (1 - falls)
-        shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
-        each = total // shares
-        spare = total - each * shares
-        u = each * share + cutlass.min(share, spare)
-        stop = u + each
-        if share < spare:
-            stop = stop + 1
+        u, stop = cut(seqs.total_units() * (1 - falls), ctas * c.warpgroups, cta * c.warpgroups + w.group)
         u, end, _, head, _, index = seqs.find_run(u, stop, w.lane)
         cursor = ring.refill(w, ring.start(w, u, end, head, index - u, stop), w.warp)
         fill_invisible(seqs, falls, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)

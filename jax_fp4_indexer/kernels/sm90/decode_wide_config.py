@@ -1,22 +1,18 @@
 """What a variant of the sm_90a decode kernel is made of, and where everything lies in shared memory."""
 import dataclasses
 
-from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
+from ...configs.block_scores import CODE_BYTES
 from ..common.sequences import TABLE_BYTES
+from .decode_start import STAGES, RingConfig
 
-SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
 REGISTERS = 65536
-NAMED_BARRIERS = 16
-STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps; their maxima have as many slots
 
 
 @dataclasses.dataclass(frozen=True)
-class WideDecodeConfig:
+class WideDecodeConfig(RingConfig):
     """One variant. `columns` is the width of the matrix instruction: packed (query head, query) rows of one sequence and KV head."""
-    format: str = "nvfp4"
-    scale_layout: str = "public"
-    columns: int = 16
-    warpgroups: int = 4
+    columns: int = 32
+    warpgroups: int = 3
 
     @classmethod
     def choose(cls, format, scale_layout, columns):
@@ -25,39 +21,21 @@ class WideDecodeConfig:
 
     def fits(self):
         """None, or why this variant cannot run."""
-        if self.format not in GROUPS or self.scale_layout not in ("public", "preordered_mma"):
-            return f"unknown format {self.format!r} or scale layout {self.scale_layout!r}"
         if self.columns not in (32, 64):
             return f"columns {self.columns}: must be 32 or 64"
-        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
-            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
-        if self.shared_bytes > SHARED_LIMIT:
-            return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
         # Two accumulators, one tile's keys, and about 60 for addresses and state
         need = self.columns + 32 + self.columns // 4 + 60
         if need > min(self.registers, 255):
             return f"about {need} registers a thread of {self.registers}"
-        return None
-
-    @property
-    def groups(self):
-        return GROUPS[self.format]
+        return super().fits()
 
     @property
     def name(self):
         return f"block_scores.decode.{self.format}.{self.scale_layout}.n{self.columns}"
 
     @property
-    def threads(self):
-        return self.warpgroups * 128
-
-    @property
     def registers(self):
         return REGISTERS // self.threads // 8 * 8
-
-    @property
-    def page_bytes(self):       # codes, then scales
-        return PAGE * (CODE_BYTES + self.groups)
 
     # ---- shared memory: the table of the sequences, then per warpgroup (offsets from the warpgroup's base; a multiple of 128)
     @property
