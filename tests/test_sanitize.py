@@ -1,18 +1,22 @@
 """tests/parity/sanitize.py with a stand-in for compute-sanitizer: a process that dies is narrowed down to its case, errors are not lost."""
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jax_fp4_indexer.aot import inspect
 from jax_fp4_indexer.primitives import runtime
 from support import cases
 
 PARITY = Path(__file__).parent / "parity"
 SCRIPT = PARITY / "sanitize.py"
 sys.path.insert(0, str(PARITY))
+import altered  # noqa: E402
 import cover  # noqa: E402
 import harness  # noqa: E402
 import run  # noqa: E402
@@ -135,17 +139,49 @@ def test_a_bare_run_with_few_ctas_launches_what_it_is_told_once():
     assert result.returncode == 1 and "--only names k_len_1_alone-nvfp4" in result.stderr
 
 
-def test_few_ctas_are_in_the_manifest_that_the_library_reads():
-    code = ("import json, harness; from jax_fp4_indexer.primitives import runtime; seen = []; runtime.load = lambda roots: seen.extend(roots); harness.launch_with(3);"
-            "print(json.dumps([json.loads(runtime.find(f'cubins/{name}', seen).read_text()) if name == 'manifest.json' else runtime.find(f'cubins/{name}', seen).stat().st_size"
-            " for name in ['manifest.json', *__import__('sys').argv[1:]]]))")
-    kernels = manifest()["kernels"]
-    path = os.pathsep.join([str(PARITY), str(PARITY.parent), *sys.path])
-    made = json.loads(subprocess.run([sys.executable, "-c", code, *(k["cubin"] for k in kernels)], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True).stdout)
-    for before, after in zip(kernels, made[0]["kernels"]):
+def test_few_ctas_are_in_the_manifest_that_the_library_reads(tmp_path):
+    altered.build(tmp_path, ctas=3)
+    for before, after in zip(manifest()["kernels"], json.loads((tmp_path / "cubins" / "manifest.json").read_text())["kernels"]):
         per_sm = before["grid"].get("per_sm")
         assert after == before | ({"grid": {"fixed": [3 * per_sm * before["cluster"][0], 1, 1]}} if per_sm else {})
-    assert made[1:] == [runtime.find(f"cubins/{k['cubin']}").stat().st_size for k in kernels]
+        assert (tmp_path / "cubins" / after["cubin"]).read_bytes() == runtime.find(f"cubins/{after['cubin']}").read_bytes()
+
+
+@pytest.mark.parametrize("name", altered.ALTERATIONS)
+def test_an_alteration_changes_the_instructions_that_it_names_and_no_other(tmp_path, name):
+    """nvdisasm reads what altered.py writes; the library takes it, for the manifest has its digest."""
+    before, after = {"stores": (r"STG\.E (desc.*)\]", r"STG.E \1+0x7ff000]"), "cta_barriers": (r"BAR\.SYNC\.DEFER_BLOCKING 0x0 ", "NOP "),
+                     "arrivals": (r"BAR\.ARV ", "BAR.SYNC.DEFER_BLOCKING ")}[name]
+    unit, told = {how: (unit, tool) for tool, (how, unit, _) in sanitize.CONTROLS.items()}[name]
+    (kernel,) = cover.launches(unit, (9, 0))
+    assert altered.build(tmp_path, [name])[name] > 0
+    made = json.loads((tmp_path / "cubins" / "manifest.json").read_text())["kernels"]
+    assert all(hashlib.sha256((tmp_path / "cubins" / k["cubin"]).read_bytes()).hexdigest() == k["sha256"] for k in made)
+    lines = [instructions(folder / f"sm_90a/{kernel}.cubin") for folder in (runtime.find("cubins/manifest.json").parent, tmp_path / "cubins")]
+    changed = [(a, b) for a, b in zip(*lines) if a != b]
+    assert len(lines[0]) == len(lines[1]) and changed, f"nothing that {told} could report"
+    for a, b in changed:
+        assert re.sub(before, after, a) == b
+    assert len(changed) == sum(bool(re.search(before, line)) for line in lines[0])
+
+
+def instructions(cubin):
+    return [re.sub(r"\s+", " ", line) for line in re.findall(r"^\s+/\*[0-9a-f]{4,5}\*/(.*?);", inspect.disassemble(cubin), re.M)]
+
+
+@pytest.mark.parametrize("tool", sanitize.CONTROLS)
+def test_a_control_fails_where_the_tool_is_silent(tmp_path, tool):
+    def control(text):
+        command = [sys.executable, str(SCRIPT), "--tool", tool, "--control", "--capability", "9.0"]
+        return subprocess.run(command, env=stand_in(tmp_path, text), capture_output=True, text=True)
+
+    how, unit, said = sanitize.CONTROLS[tool]
+    silent = control(CLEAN)
+    assert silent.returncode == 1 and "its silence means nothing" in silent.stdout, silent.stdout + silent.stderr
+    command = (tmp_path / "commands").read_text()
+    assert f"--tool {tool} " in command and f"--only {unit} " in command and f"--alter {how}" in command and ("--ctas 1" in command) == (tool != "memcheck")
+    heard = control(CLEAN.replace("ERROR SUMMARY: 0 errors", f"Error: {said} at kernel\n========= ERROR SUMMARY: 1 errors"))
+    assert heard.returncode == 0 and "reported, 1 x" in heard.stdout, heard.stdout + heard.stderr
 
 
 def test_rows_of_one_shape_share_a_program(monkeypatch):

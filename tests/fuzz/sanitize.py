@@ -38,7 +38,7 @@ def main():
     p.add_argument("--first", type=int, default=0)
     p.add_argument("--cases", type=int, default=1000)
     p.add_argument("--processes", type=int, default=16)
-    p.set_defaults(rows="fuzzed")
+    p.set_defaults(rows="fuzzed", control=False)
     return FuzzSanitizer(p.parse_args()).run()
 
 

@@ -3,14 +3,11 @@
 One program per case holds every variant (implementation x scale layout), so a case costs one XLA compilation. The program takes the
 outputs of an earlier run and counts the slots whose bits changed: repeats and the untouched-bytes test never leave the device.
 """
-import atexit
 import collections
 import dataclasses
 import json
-import tempfile
 import threading
 import zlib
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +15,6 @@ import numpy as np
 from jax import lax
 
 import jax_fp4_indexer as jfi
-from jax_fp4_indexer.primitives import runtime
 from support import check, inputs, oracle
 from support.calls import IMPLEMENTATIONS, LAYOUTS, arguments, call, choice  # noqa: F401 - run.py, contexts.py and the tests name them through here
 
@@ -34,26 +30,6 @@ def calls(inp, implementations, layouts=LAYOUTS, only=None):
     """{(implementation, layout): static arguments} of the variants that a caller can reach; `only`: of these ("decode.public") alone."""
     return {(name, layout): c for name in implementations for layout in layouts
             if (only is None or f"{name}.{layout}" in only) and (c := call(name, inp, layout)) is not None}
-
-
-def launch_with(ctas):
-    """Kernels that fill the GPU are launched with `ctas` CTAs for each that they ask of a multiprocessor, in this process. Before anything loads the library."""
-    if "library" in runtime._state:
-        raise RuntimeError("launch_with: the library has its manifest already; call it first in the process")
-    given = runtime.find("cubins/manifest.json")
-    manifest = json.loads(given.read_text())
-    for kernel in manifest["kernels"]:
-        if "per_sm" in kernel["grid"]:
-            kernel["grid"] = {"fixed": [ctas * kernel["grid"]["per_sm"] * kernel["cluster"][0], 1, 1]}
-    folder = tempfile.TemporaryDirectory(prefix="jfi-ctas-")
-    atexit.register(folder.cleanup)
-    cubins = Path(folder.name, "cubins")
-    cubins.mkdir()
-    for arch in given.parent.iterdir():
-        if arch.is_dir():
-            (cubins / arch.name).symlink_to(arch.resolve())
-    (cubins / "manifest.json").write_text(json.dumps(manifest))
-    runtime.load([folder.name, *jfi.__path__])
 
 
 class Program:
