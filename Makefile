@@ -83,6 +83,7 @@ test-gpu: cubins library
 	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
 
 memcheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --control
 	$(BIN)/python tests/parity/sanitize.py --rows small
 
 fuzz: cubins library
@@ -90,9 +91,11 @@ fuzz: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
 
 racecheck: cubins library
-	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck
+	$(BIN)/python tests/parity/sanitize.py --control --tool racecheck
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals
 
 synccheck: cubins library
+	$(BIN)/python tests/parity/sanitize.py --control --tool synccheck
 	$(BIN)/python tests/parity/sanitize.py --rows variants --tool synccheck
 
 card-report: cubins library
