@@ -1,4 +1,5 @@
 """Checks that every op shares: arguments that must be known while tracing, and arrays by dtype and shape."""
+import functools
 import numbers
 import operator
 
@@ -67,9 +68,15 @@ def _kind(value):
 def array(op, argument, x, dtypes, remedy):
     """Checks that `x` is an array of one of `dtypes` (names); returns its shape."""
     is_array(op, argument, x, f"an array of {' or '.join(dtypes)}")
-    if x.dtype.name not in dtypes or not getattr(x.dtype, "isnative", True):            # keys have a dtype of JAX's own
+    if _name(x.dtype) not in dtypes or not getattr(x.dtype, "isnative", True):            # keys have a dtype of JAX's own
         raise TypeError(message(op, argument, x, f"dtype {' or '.join(dtypes)}", remedy))
     return tuple(x.shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _name(dtype):
+    """NumPy makes the name of a dtype anew whenever it is asked, a quarter of the time of an eager call's checks."""
+    return dtype.name
 
 
 def is_array(op, argument, x, expected):
@@ -85,17 +92,22 @@ def is_array(op, argument, x, expected):
 
 def one_place(op, arrays):
     """Checks that arrays lie in device memory and, where all are concrete, that those placed by the caller lie on the same devices."""
-    arrays = {name: x for name, x in arrays.items() if isinstance(x, jax.Array)}
+    first, all_concrete, elsewhere = None, True, None
     for name, x in arrays.items():
-        if jax.typeof(x).memory_space == jax.memory.Space.Host:
+        if not isinstance(x, jax.Array):
+            continue
+        if x.aval.memory_space == jax.memory.Space.Host:
             raise ValueError(message(op, name, f"{describe(x)} in host memory", "an array in device memory", "Copy it first: jax.device_put(x, jax.memory.Space.Device)."))
-    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
-        return
-    placed = [(name, x.sharding.device_set) for name, x in arrays.items() if x.committed]
-    for name, devices in placed[1:]:
-        if devices != placed[0][1]:
-            raise ValueError(message(op, name, f"{describe(arrays[name])} on {_devices(devices)}", f"{_devices(placed[0][1])}, where {placed[0][0]} is",
-                                     "Place all arrays of a call on the same devices (jax.device_put)."))
+        if isinstance(x, jax.core.Tracer):
+            all_concrete = False
+        elif x.committed:
+            first = first or (name, x)
+            if x.sharding is not first[1].sharding and elsewhere is None and x.sharding.device_set != first[1].sharding.device_set:
+                elsewhere = name, x
+    if elsewhere and all_concrete:
+        (name, x), (where, there) = elsewhere, first
+        raise ValueError(message(op, name, f"{describe(x)} on {_devices(x.sharding.device_set)}", f"{_devices(there.sharding.device_set)}, where {where} is",
+                                 "Place all arrays of a call on the same devices (jax.device_put)."))
 
 
 def _devices(devices):
