@@ -49,7 +49,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
         beyond sm_80, "reference" the plain-jnp definition. Platforms other than CUDA run the reference whatever is named here.
       max_scratch_bytes: int >= 0, the device memory a prefill may take for itself while it runs (decode takes none). Calls with many queries hold widened key
         pages, 32 KB a page and KV head; a page list that does not fit is worked in several passes, with the same bits. What has to fit in any
-        case, a page a KV head and about 9 bytes a token, is taken even if the bound is lower.
+        case, a page a KV head and about 9 bytes a token, is taken even if the bound is lower; more than 2 GiB is not taken for pages.
 
     Returns:
       float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows

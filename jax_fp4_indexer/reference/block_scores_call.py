@@ -38,7 +38,8 @@ def check(op, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_pag
     must.choice(op, "implementation", implementation, implementations)
     max_seqlen_q = must.static_int(op, "max_seqlen_q", max_seqlen_q, 1, "Pass the longest query length of the batch, or 1 if there is none.")
     max_seqlen_k = must.static_int(op, "max_seqlen_k", max_seqlen_k, 0, "Pass the longest key length of the batch.")
-    max_scratch_bytes = must.static_int(op, "max_scratch_bytes", max_scratch_bytes, 0, "Pass a number of bytes; the default is 256 MiB.")
+    max_scratch_bytes = must.static_int(op, "max_scratch_bytes", max_scratch_bytes, 0, "Pass a number of bytes; the default is 256 MiB.", bits=63)
+    max_scratch_bytes = min(max_scratch_bytes, must.INT32_MAX)         # as much as was ever tried
     causal = must.static_bool(op, "causal", causal)
     if qo_offset is not None and not causal:
         raise ValueError(message(op, "qo_offset", qo_offset, "None with causal=False", "Drop qo_offset, or pass causal=True for it to shift the mask."))

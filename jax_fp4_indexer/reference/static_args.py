@@ -20,10 +20,10 @@ def choice(op, argument, value, allowed):
     return value
 
 
-def static_int(op, argument, value, least, remedy):
+def static_int(op, argument, value, least, remedy, bits=31):
     """A Python int from an int, a NumPy integer or a concrete 0-d integer array; a traced value or a float is a TypeError.
 
-    `remedy` says what to do about a number outside [least, 2**31 - 1].
+    `remedy` says what to do about a number outside [least, 2**bits - 1].
     """
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -31,8 +31,8 @@ def static_int(op, argument, value, least, remedy):
         number = operator.index(value)
     except Exception:           # JAX raises errors of its own for traced values; all of them mean the same here
         raise TypeError(message(op, argument, _kind(value), "a Python int", "It fixes shapes, so it must be known while tracing: pass a Python int, or list it in static_argnames of jax.jit.")) from None
-    if not least <= number <= INT32_MAX:
-        raise ValueError(message(op, argument, str(number), f"an int in [{least}, 2**31 - 1]", remedy))
+    if not least <= number < 2**bits:
+        raise ValueError(message(op, argument, str(number), f"an int in [{least}, 2**{bits} - 1]", remedy))
     return number
 
 

@@ -80,6 +80,13 @@ def test_errors_name_the_parts(function, error, parts):
     assert "\n" not in text and len(text) < 400
 
 
+def test_max_scratch_bytes_may_be_more_than_an_int32():
+    params = lambda n: str(jax.make_jaxpr(lambda q: call(q_fp4=q, max_scratch_bytes=n))(arguments()["q_fp4"]))
+    assert "max_scratch_bytes=2147483647" in params(8 * 2**30) and params(8 * 2**30) == params(2**31 - 1)
+    with pytest.raises(ValueError, match=r"max_scratch_bytes: got 9223372036854775808, expected an int in \[0, 2\*\*63 - 1\]"):
+        call(max_scratch_bytes=2**63)
+
+
 def test_concrete_zero_dimensional_arrays_are_static_arguments():
     assert (call(causal=jnp.asarray(True), max_seqlen_q=jnp.asarray(2), max_seqlen_k=np.array(130)) == call()).all()
 
