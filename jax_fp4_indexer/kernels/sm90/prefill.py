@@ -38,7 +38,7 @@ from ..common.widen import OUT_SCALE
 from . import forms
 from . import prefill_q as queries
 from .form_walk import FormWalk, PlanWalk
-from .prefill_step import TILE_ROWS, arrive_once, new_mma, quad_max, step
+from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_max, step
 
 ROWS_LOG2 = 8
 TILES = queries.ROWS // TILE_ROWS
@@ -295,9 +295,9 @@ class Prefill(BlockScoresKernel):
     def products(self, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, page: Int32, full: Int32):
         maxima = [(Int32 if self.form.int8 else Float32)(0) for _ in range(2 * self.form.tiles)]
         if page < full:
-            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, limits, False)
+            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [None] * len(limits))
         else:
-            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [x - page * PAGE for x in limits], True)
+            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [columns_up_to(x - page * PAGE) for x in limits])
         return maxima
 
     @cute.jit

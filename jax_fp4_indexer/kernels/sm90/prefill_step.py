@@ -12,7 +12,7 @@ from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from ...configs.block_scores import HEAD_DIM, PAGE
-from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor, shfl_xor_f32
+from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor, shfl_xor_f32, shl_by
 
 TILE_ROWS = 64                  # rows of a WGMMA tile
 COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]      # of a thread, less 2 * (lane % 4)
@@ -28,22 +28,35 @@ def new_mma(int8):
     return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
 
+def columns_up_to(limit):
+    """A word whose bit i says whether COLUMNS[i] <= limit; limit may be anything from -2^31 on."""
+    count = cutlass.max(cutlass.max(limit >> 3, -1) * 2 + cutlass.min(limit & 7, 1) + 1, 0)
+    return shl_by(Int32(1), count) - 1
+
+
 @dsl_user_op
-def max_tree(values, limit=None, *, loc=None, ip=None):
-    """Maximum of the 32 accumulators of a row, NaN wins; with `limit`, only those with COLUMNS[i] <= limit count (if none: -inf, or the least int32).
+def max_tree(values, counted=None, *, loc=None, ip=None):
+    """Maximum of the 32 accumulators of a row, NaN wins; with `counted`, only of those whose bit is set there (of none: -inf, or the least int32).
 
     One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which costs a copy of the accumulator.
-    Integers have a maximum of three, which ptxas makes of two that follow one another."""
+    Integers have a maximum of three, which ptxas makes of two that follow one another. ptxas moves the bits of `counted` into predicates seven at a time, so that
+    a column costs one predicated maximum, not a comparison and a selection beside it."""
     int8 = isinstance(values[0], Int32)
     ty, letter, op, low = ("s32", "r", "max.s32", "0x80000000") if int8 else ("f32", "f", "max.NaN.f32", "0fFF800000")
     n, names = len(values), [f"${i + 1}" for i in range(len(values))]
-    text = ["{", f".reg .{ty} t<{n}>, m<{n}>;", ".reg .pred p;"]
+    text = ["{", f".reg .{ty} t<{n}>;", ".reg .pred p;"]
     operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], [letter] * n
-    if limit is not None:
+    if counted is not None:
+        mask, chains = f"${n + 1}", 4
+        text += [f".reg .{ty} r<{chains}>;", ".reg .b32 bit;"]
         for i in range(n):
-            text += [f"setp.le.s32 p, {COLUMNS[i]}, ${n + 1};", f"selp.{'b32' if int8 else 'f32'} m{i}, {names[i]}, {low}, p;"]
-        names = [f"m{i}" for i in range(n)]
-        operands, constraints = operands + [Int32(limit).ir_value(loc=loc, ip=ip)], constraints + ["r"]
+            text += [f"and.b32 bit, {mask}, {1 << i:#x};", "setp.ne.b32 p, bit, 0;"]
+            if i < chains:
+                text.append(f"selp.{'b32' if int8 else 'f32'} r{i}, {names[i]}, {low}, p;")
+            else:
+                text.append(f"@p {op} r{i % chains}, r{i % chains}, {names[i]};")
+        names = [f"r{i}" for i in range(chains)]
+        operands, constraints = operands + [Int32(counted).ir_value(loc=loc, ip=ip)], constraints + ["r"]
     k = 0
     while len(names) > 1:
         width = 3 if int8 and len(names) != 4 else 2
@@ -73,12 +86,10 @@ def issue(int8: cutlass.Constexpr, acc, a, b, tile: Int32, stage: Int32):
 
 
 @cute.jit
-def row_maxima(acc, masked: cutlass.Constexpr, limit0, limit1):
-    """Maxima of this thread's part of its two rows; column c counts iff c <= limit of the row, where masked."""
+def row_maxima(acc, counted0, counted1):
+    """Maxima of this thread's part of its two rows: of the columns whose bits are set in the row's word, or, without words, of all."""
     rows = [[acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)] for r in range(2)]
-    if const_expr(masked):
-        return max_tree(rows[0], limit0), max_tree(rows[1], limit1)
-    return max_tree(rows[0]), max_tree(rows[1])
+    return max_tree(rows[0], counted0), max_tree(rows[1], counted1)
 
 
 @cute.jit
@@ -89,9 +100,10 @@ def arrive_once(bar: Int32):
 
 
 @cute.jit
-def step(int8: cutlass.Constexpr, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, masked: cutlass.Constexpr):
-    """Products and maxima of one page: two a tile. The maxima of a tile run under the WGMMAs of the next (and those of the other warpgroups); nothing is
-    in flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done."""
+def step(int8: cutlass.Constexpr, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, counted):
+    """Products and maxima of one page: two maxima a tile; counted: a word (`columns_up_to`) for each of them, or None: all columns count. The maxima of a tile
+    run under the WGMMAs of the next (and those of the other warpgroups); nothing is in flight at the end, and the page is given back (k_empty: address of the
+    stage's barrier) as soon as all products are done."""
     for t in cutlass.range_constexpr(len(accs)):
         issue(int8, accs[t], a, b, tile + t, stage)
     maxima = []
@@ -99,7 +111,7 @@ def step(int8: cutlass.Constexpr, accs, a, b, tile: Int32, stage: Int32, k_empty
         warpgroup.wait_group(len(accs) - 1 - t)
         if const_expr(t == len(accs) - 1):
             arrive_once(k_empty)
-        low, high = row_maxima(accs[t], masked, limits[2 * t], limits[2 * t + 1])
+        low, high = row_maxima(accs[t], counted[2 * t], counted[2 * t + 1])
         maxima += [low, high]
     return maxima
 
