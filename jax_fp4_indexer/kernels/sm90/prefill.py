@@ -31,7 +31,7 @@ from cutlass.cute.nvgpu import warpgroup
 from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
-from ..common.asm import (bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
                           mbarrier_init, mbarrier_wait, opaque, pack64, sts64, stg_f32)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
@@ -86,6 +86,7 @@ class Prefill(BlockScoresKernel):
     """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only). prefill_direct.py has the form without a K pre-pass,
     with another role for the producers."""
     k_arrivals, q_arrivals = 1, queries.WIDENERS        # a phase of k_full and q_full
+    helps = True                    # the consumers widen the first item, too
     skips_empty = False             # a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
 
     def __init__(self, fmt, scale_layout, form="bf16"):
@@ -184,16 +185,21 @@ class Prefill(BlockScoresKernel):
         if left > 0:
             slot, parity = Int32(0), Int32(1)
             at, skip = self.walk.start(args, layout, first)
+            opening = Int32(1)
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
                 mbarrier_wait(smem + f.q_empty + slot * 8, parity)
                 if (w == 0) & (lane == 0):
                     queries.describe(smem + f.items + slot * 64, item, item.flat - args.first_page, pages)
-                queries.widen_item(args, item, smem + slot * f.slot_bytes, smem + f.factors + slot * (queries.ROWS * 4), w, lane, self.fmt, self.scale_layout,
-                                   f.int8, f.batch)
-                fence_async_shared()
-                cute.arch.sync_warp()
+                if opening != 0:
+                    self.widen_first(args, smem, w, lane)
+                    opening = Int32(0)
+                else:
+                    queries.widen_item(args, item, smem + slot * f.slot_bytes, smem + f.factors + slot * (queries.ROWS * 4), w, lane, self.fmt, self.scale_layout,
+                                       f.int8, f.batch)
+                    fence_async_shared()
+                    cute.arch.sync_warp()
                 arrive_once(smem + f.q_full + slot * 8)
                 slot = slot + 1
                 if slot == f.slots:
@@ -209,6 +215,21 @@ class Prefill(BlockScoresKernel):
         while unit < units:
             fill.fill_unit(args, layout, unit, lane_here())
             unit = unit + stride
+
+    @cute.jit
+    def widen_first(self, args, smem: Int32, worker: Int32, lane: Int32):
+        """Widen the first item with all warps but that of the pages: the consumers have nothing else to do, and three warps take 6,000 clocks for it. worker: 0 .. 2
+        the widening warps, the consumers after them, who read what it is from its description."""
+        f = self.form
+        workers = const_expr(queries.WIDENERS + f.consumer_warps)
+        bar_sync(Int32(1), 32 * workers)
+        queries.widen_item(args, queries.described(smem + f.items), smem, smem + f.factors, worker, lane, self.fmt, self.scale_layout, f.int8,
+                           -(-queries.ROWS // 8 // workers), workers)
+        fence_async_shared()
+        if worker < queries.WIDENERS:
+            bar_sync(Int32(2), 32 * workers)        # and then say so on q_full, for all
+        else:
+            bar_arrive(Int32(2), 32 * workers)
 
     def fills(self, args):
         """Is the -inf fill this kernel's? Of two the one whose steps take longer: it has the time."""
@@ -250,6 +271,9 @@ class Prefill(BlockScoresKernel):
         limits = [Int32(0)] * (2 * f.tiles)
         addr, scale, factor = Int64(0), Float32(0.0), Float32(0.0)
         _, steps = self.walk.share(args, cta, ctas)
+        if const_expr(self.helps):
+            if steps > 0:
+                self.widen_first(args, smem, queries.WIDENERS + warp, lane)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:
                 mbarrier_wait(smem + f.q_full + slot * 8, q_parity)

@@ -36,6 +36,7 @@ NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}      # or-ed to the scale bytes of 
 
 class PrefillDirect(Prefill):
     k_arrivals = q_arrivals = FEEDERS
+    helps = False
     skips_empty = True
 
     def __init__(self, fmt, scale_layout):

@@ -10,12 +10,14 @@ Beside the rows the slot carries the item's description, 12 words that the consu
     4 token   5 token_end   6 head   7 head_end   8 log2(tile width)   9-11 unused
 (token + j sees the keys up to min(k_len - 1 - j, key) + j; kernels/common/walk.py)
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ..common import int8 as narrow
-from ..common.asm import ld32, ld_v4, sts32, sts_v4
+from ..common.asm import ld32, ld_v4, lds32, lds128, sts32, sts_v4
 from ..common.widen import groups_of, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
 
 WIDENERS = 3                    # warps
@@ -41,6 +43,21 @@ def describe(desc: Int32, item, place: Int32, pages: Int32):
     sts_v4(desc, [place, pages, item.key, item.k_len])
     sts_v4(desc + 16, [item.token, item.token_end, item.head, item.head_end])
     sts_v4(desc + 32, [item.log2, Int32(0), Int32(0), Int32(0)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What `widen_item` reads of an item (kernels/common/walk.py)."""
+    token: Int32
+    token_end: Int32
+    head: Int32
+    head_end: Int32
+    log2: Int32
+
+
+def described(desc):
+    """Rows of a description."""
+    return Rows(*lds128(desc, 16), lds32(desc, 32))
 
 
 @cute.jit
