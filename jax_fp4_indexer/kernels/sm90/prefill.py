@@ -5,7 +5,7 @@ page against one item of 256 query rows) are numbered and cut evenly; a page's m
 walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MXFP4 has two: `int8` over the steps that int8 holds, twice as fast, and
 `bf16` over the others; either leaves at once where it has no steps. The bits are the same: int8 is used where both are exact.
 
-    warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass and its factor
+    warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
     warps 1..3    widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers; between items, and to the end of
                           the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; kernels/common/fill.py)
     warps 4..     score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
@@ -31,8 +31,8 @@ from cutlass.cute.nvgpu import warpgroup
 from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
-from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds64, lds128, mbarrier_expect_tx,
-                          mbarrier_init, mbarrier_wait, opaque, pack64, sts64, stg_f32)
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds128,
+                          mbarrier_expect_tx, mbarrier_init, mbarrier_wait, opaque, stg_f32_if, sts_v4)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
@@ -59,12 +59,12 @@ class Form:
     def __post_init__(self):
         size = 1 if self.int8 else 2
         place = dict(page_bytes=PAGE * HEAD_DIM * size, slot_bytes=queries.ROWS * HEAD_DIM * size, consumer_warps=4 * TILES // self.tiles)
-        # shared memory: Q ring, K ring, descriptions, factors of rows, places and factors of pages, barriers
+        # shared memory: Q ring, K ring, descriptions, factors of rows, what is said of pages, barriers
         place["k_ring"] = self.slots * place["slot_bytes"]
         place["items"] = place["k_ring"] + self.stages * place["page_bytes"]
         place["factors"] = place["items"] + self.slots * 64
         place["infos"] = place["factors"] + (self.slots * queries.ROWS * 4 if self.int8 else 0)
-        place["k_full"] = place["infos"] + self.stages * 8
+        place["k_full"] = place["infos"] + self.stages * 16
         place["k_empty"] = place["k_full"] + self.stages * 8
         place["q_full"] = place["k_empty"] + self.stages * 8
         place["q_empty"] = place["q_full"] + self.slots * 8
@@ -144,20 +144,20 @@ class Prefill(BlockScoresKernel):
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
-                word, following = self.page_word(args, layout, item, Int32(0)), Int32(0)
+                word, following, later = self.page_word(args, layout, item, Int32(0)), self.page_word(args, layout, item, cutlass.min(1, pages - 1)), Int32(0)
                 for i in cutlass.range(pages, unroll=1):
-                    following = self.page_word(args, layout, item, cutlass.min(i + 1, pages - 1))
-                    page, factor = word, Int32(0)
+                    later = self.page_word(args, layout, item, cutlass.min(i + 2, pages - 1))
+                    page, next_page, factor = word, following, Int32(0)
                     if const_expr(self.two_forms):
-                        page, factor = word & 0xFFFFFF, int8.unit_bits((word >> 24) & 255)
+                        page, next_page, factor = word & 0xFFFFFF, following & 0xFFFFFF, int8.unit_bits((word >> 24) & 255)
                     source = pool + (Int64(page) * Int64(args.heads_kv) + Int64(item.kv)) * f.page_bytes
                     full = smem + f.k_full + stage * 8
                     mbarrier_wait(smem + f.k_empty + stage * 8, parity)
                     with cute.arch.elect_one():
-                        sts64(smem + f.infos + stage * 8, 0, pack64(page, factor))
+                        sts_v4(smem + f.infos + stage * 16, [page, next_page, factor, Int32(0)])
                         mbarrier_expect_tx(full, f.page_bytes)
                         bulk_load_shared_often(smem + f.k_ring + stage * f.page_bytes, source, f.page_bytes, full)
-                    word = following
+                    word, following = following, later
                     stage = stage + 1
                     if stage == f.stages:
                         stage = Int32(0)
@@ -267,7 +267,7 @@ class Prefill(BlockScoresKernel):
         else:
             my_row = row + ((lane & 2) // 2) * 8
         stage, k_parity, slot, q_parity = Int32(0), Int32(0), Int32(0), Int32(0)
-        left, place, full, rows, mine, exists = Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
+        left, page, place, full, rows, mine, exists = Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
         limits = [Int32(0)] * (2 * f.tiles)
         addr, scale, factor = Int64(0), Float32(0.0), Float32(0.0)
         _, steps = self.walk.share(args, cta, ctas)
@@ -280,9 +280,11 @@ class Prefill(BlockScoresKernel):
                 left, place, full, rows, limits, mine, exists, addr, scale = self.open_item(args, smem + f.items + slot * 64, group, row, my_row, lane)
                 if const_expr(f.int8):
                     factor = bits_f32(lds32(smem + f.factors + slot * (queries.ROWS * 4) + my_row * 4))
+                mbarrier_wait(smem + f.k_full + stage * 8, k_parity)
+                page = cute.arch.make_warp_uniform(lds32(smem + f.infos + stage * 16)) - place
             mbarrier_wait(smem + f.k_full + stage * 8, k_parity)
-            page, page_factor = lds64(smem + f.infos + stage * 8)
-            page = cute.arch.make_warp_uniform(page) - place
+            # `page` is known from the page before: which copy of the step to take need not wait for this
+            _, next_page, page_factor, _ = lds128(smem + f.infos + stage * 16)
             tile = slot * TILES + group * f.tiles
             k_empty = smem + f.k_empty + stage * 8
             maxima = [kind(0) for _ in range(2 * f.tiles)]
@@ -308,8 +310,8 @@ class Prefill(BlockScoresKernel):
                 best = best * scale
             if mine < page * PAGE:
                 best = Float32(-float("inf"))
-            if exists != 0:
-                stg_f32(addr + Int64(page) * Int64(args.tokens) * 4, best)
+            stg_f32_if(exists, addr + Int64(page) * Int64(args.tokens) * 4, best)
+            page = cute.arch.make_warp_uniform(next_page) - place
             stage = stage + 1
             if stage == f.stages:
                 stage = Int32(0)

@@ -21,7 +21,7 @@ from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, KEY_WINDOW, PAGE, QUERY_CHUNK
 from ..common import fill
-from ..common.asm import (fence_async_shared, ld_v4, ldg32, mbarrier_wait, outside, red_max, red_or, redux, select, shfl_idx, shr, sts64, sts_v4)
+from ..common.asm import (fence_async_shared, ld_v4, ldg32, mbarrier_wait, outside, red_max, red_or, redux, select, shfl_idx, shr, sts_v4)
 from ..common.widen import groups_of, key_scale, load_scales, tile_bytes, tiled_offset, widen_key_word
 from . import prefill_q as queries
 from .form_walk import PlanWalk
@@ -85,7 +85,8 @@ class PrefillDirect(Prefill):
                         page_id = Int32(-1)             # nothing to load
                     mbarrier_wait(smem + f.k_empty + stage * 8, k_parity)
                     if (warp == 0) & (lane == 0):
-                        sts64(smem + f.infos + stage * 8, 0, Int64(item.flat + item.page + p))
+                        here = item.flat + item.page + p
+                        sts_v4(smem + f.infos + stage * 16, [here, here + 1, Int32(0), Int32(0)])
                     counted = item.k_len - (item.page + p) * PAGE
                     nan, bad = self.widen_page(args, item, page_id, nan, counted, smem + f.k_ring + stage * f.page_bytes, codes, scales, warp, lane)
                     fence_async_shared()
