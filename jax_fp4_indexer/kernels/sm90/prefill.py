@@ -293,6 +293,7 @@ class Prefill(BlockScoresKernel):
             elif rows != 0:
                 maxima = self.products(accs, a, b, tile, stage, k_empty, limits, page, full)
             else:
+                cute.arch.sync_warp()
                 arrive_once(k_empty)
             left = left - 1
             if left == 0:
