@@ -265,6 +265,11 @@ def mbarrier_wait(bar, phase):
     asm("{ .reg .pred p; L${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra L${:uid}; }", [], [bar, phase], "r,r")
 
 
+def mbarrier_passed(bar, phase):
+    """1 if a wait for that phase would return at once, else 0."""
+    return asm("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", [Int32], [bar, phase], "=r,r,r", pure=False)
+
+
 def fence_mbarrier_init():
     asm("fence.mbarrier_init.release.cluster;", [], [], "")
 

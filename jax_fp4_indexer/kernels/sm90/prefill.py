@@ -6,7 +6,7 @@ walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MX
 `bf16` over the others; either leaves at once where it has no steps. The bits are the same: int8 is used where both are exact.
 
     warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
-    warps 1..3    widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers; between items, and to the end of
+    warps 1..3    widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers; where they are ahead, and to the end of
                           the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; kernels/common/fill.py)
     warps 4..     score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
 
@@ -32,7 +32,7 @@ from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
 from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds128,
-                          mbarrier_expect_tx, mbarrier_init, mbarrier_wait, opaque, stg_f32_if, sts_v4)
+                          mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, stg_f32_if, sts_v4)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
@@ -189,6 +189,11 @@ class Prefill(BlockScoresKernel):
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
+                if unit < units:
+                    # Only who is ahead of the consumers has the time: of short items, and at the start, they would wait for it.
+                    if cute.arch.make_warp_uniform(mbarrier_passed(smem + f.q_empty + slot * 8, parity)) == 0:
+                        fill.fill_unit(args, layout, unit, lane_here())
+                        unit = unit + stride
                 mbarrier_wait(smem + f.q_empty + slot * 8, parity)
                 if (w == 0) & (lane == 0):
                     queries.describe(smem + f.items + slot * 64, item, item.flat - args.first_page, pages)
@@ -209,9 +214,6 @@ class Prefill(BlockScoresKernel):
                 skip = Int32(0)
                 if left > 0:
                     at = self.walk.next_position(args, layout, at, item, first)
-                if unit < units:
-                    fill.fill_unit(args, layout, unit, lane_here())
-                    unit = unit + stride
         while unit < units:
             fill.fill_unit(args, layout, unit, lane_here())
             unit = unit + stride
