@@ -54,6 +54,11 @@ def shl_by(a, n):
     return asm("shl.b32 $0, $1, $2;", [Int32], [a, n], "=r,r,r")
 
 
+def shr_by(a, n):
+    """a >> n, 0 for n above 31 (both unsigned)."""
+    return asm("shr.u32 $0, $1, $2;", [Int32], [a, n], "=r,r,r")
+
+
 def popc(a):
     return asm("popc.b32 $0, $1;", [Int32], [a], "=r,r")
 
@@ -268,6 +273,20 @@ def mbarrier_wait(bar, phase):
 def mbarrier_passed(bar, phase):
     """1 if a wait for that phase would return at once, else 0."""
     return asm("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", [Int32], [bar, phase], "=r,r,r", pure=False)
+
+
+def bulk_store(dst, src, nbytes):
+    """Copy engine: nbytes (a multiple of 16) from shared src to global dst; part of the thread's open group."""
+    asm("cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;", [], [dst, src, nbytes], "l,r,r")
+
+
+def bulk_stores_commit():
+    asm("cp.async.bulk.commit_group;", [], [], "")
+
+
+def bulk_stores_have_read():
+    """Until all of this thread's bulk stores are done with shared memory."""
+    asm("cp.async.bulk.wait_group.read 0;", [], [], "")
 
 
 def fence_mbarrier_init():

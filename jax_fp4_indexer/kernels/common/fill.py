@@ -26,8 +26,8 @@ def fill_units(args):
 
 
 @cute.jit
-def fill_unit(args, layout, unit: Int64, lane: Int32):
-    """One warp writes one unit."""
+def chunks_of_unit(args, layout, unit: Int64, lane: Int32):
+    """Of one unit: address of its output row, kb, its first chunk, the chunks that need something written and those that need it everywhere (bits), and what."""
     scratch = args.scratch.toint()
     rows = Int64(args.heads_q) * Int64(args.k_tiles)
     group = unit // rows
@@ -46,7 +46,20 @@ def fill_unit(args, layout, unit: Int64, lane: Int32):
     bits = fill_bits(falls)
     some = ballot_le(least, kb)
     whole = ballot_le(most, kb)
-    base = args.scores.toint() + row * Int64(args.tokens) * 4
+    return args.scores.toint() + row * Int64(args.tokens) * 4, kb, c0, some, whole, bits
+
+
+@cute.jit
+def fill_unit(args, layout, unit: Int64, lane: Int32):
+    """One warp writes one unit."""
+    base, kb, c0, some, whole, bits = chunks_of_unit(args, layout, unit, lane)
+    fill_chunks(args, layout, base, kb, c0, some, whole, bits, lane)
+
+
+@cute.jit
+def fill_chunks(args, layout, base: Int64, kb: Int32, c0: Int32, some: Int32, whole: Int32, bits: Int32, lane: Int32):
+    """One warp writes the chunks `some` of a unit, a chunk after the other."""
+    scratch = args.scratch.toint()
     while some != 0:
         i = lowest_bit(some)
         some = some & (some - 1)

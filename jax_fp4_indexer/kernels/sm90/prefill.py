@@ -31,13 +31,14 @@ from cutlass.cute.nvgpu import warpgroup
 from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common import fill, int8, plan
-from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds128,
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, bulk_stores_have_read, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds128,
                           mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, stg_f32_if, sts_v4)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
 from . import prefill_q as queries
 from .form_walk import FormWalk, PlanWalk
+from .prefill_fill import fill_unit, write_pattern
 from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_max, step
 
 ROWS_LOG2 = 8
@@ -47,7 +48,8 @@ COST = {forms.INT8: 1, forms.BF16: 2}   # of a step
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """stages, slots: K ring, Q ring; tiles: WGMMA tiles of a consumer warpgroup; registers of producers and consumers; batch: see widen_item."""
+    """stages, slots: K ring, Q ring; tiles: WGMMA tiles of a consumer warpgroup; registers of producers and consumers; batch: see widen_item;
+    pattern_bytes: of what the fill writes (prefill_fill.py)."""
     int8: bool
     stages: int
     slots: int
@@ -55,11 +57,12 @@ class Form:
     registers: tuple
     batch: int
     producer_warps: int = 4
+    pattern_bytes: int = 0
 
     def __post_init__(self):
         size = 1 if self.int8 else 2
         place = dict(page_bytes=PAGE * HEAD_DIM * size, slot_bytes=queries.ROWS * HEAD_DIM * size, consumer_warps=4 * TILES // self.tiles)
-        # shared memory: Q ring, K ring, descriptions, factors of rows, what is said of pages, barriers
+        # shared memory: Q ring, K ring, descriptions, factors of rows, what is said of pages, barriers, what the fill writes
         place["k_ring"] = self.slots * place["slot_bytes"]
         place["items"] = place["k_ring"] + self.stages * place["page_bytes"]
         place["factors"] = place["items"] + self.slots * 64
@@ -68,7 +71,8 @@ class Form:
         place["k_empty"] = place["k_full"] + self.stages * 8
         place["q_full"] = place["k_empty"] + self.stages * 8
         place["q_empty"] = place["q_full"] + self.slots * 8
-        place["shared_bytes"] = place["q_empty"] + self.slots * 8
+        place["pattern"] = (place["q_empty"] + self.slots * 8 + 127) // 128 * 128
+        place["shared_bytes"] = place["pattern"] + self.pattern_bytes
         for name, value in place.items():
             object.__setattr__(self, name, value)
         # What a CTA starts with is all it gets: setmaxnreg waits for ever for more. Registers come in eights a thread.
@@ -77,8 +81,8 @@ class Form:
             raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
-FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6),
-         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4),
+FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6, pattern_bytes=2048),
+         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4, pattern_bytes=4096),
          "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8)}
 
 
@@ -181,6 +185,8 @@ class Prefill(BlockScoresKernel):
         if (args.first_page == 0) & self.fills(args):
             units = fill.fill_units(args)
         stride = Int64(ctas * queries.WIDENERS)
+        if units > Int64(0):
+            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, queries.WIDENERS, 3)
         first, left = self.walk.share(args, cta, ctas)
         if left > 0:
             slot, parity = Int32(0), Int32(1)
@@ -192,7 +198,7 @@ class Prefill(BlockScoresKernel):
                 if unit < units:
                     # Only who is ahead of the consumers has the time: of short items, and at the start, they would wait for it.
                     if cute.arch.make_warp_uniform(mbarrier_passed(smem + f.q_empty + slot * 8, parity)) == 0:
-                        fill.fill_unit(args, layout, unit, lane_here())
+                        fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
                         unit = unit + stride
                 mbarrier_wait(smem + f.q_empty + slot * 8, parity)
                 if (w == 0) & (lane == 0):
@@ -215,8 +221,9 @@ class Prefill(BlockScoresKernel):
                 if left > 0:
                     at = self.walk.next_position(args, layout, at, item, first)
         while unit < units:
-            fill.fill_unit(args, layout, unit, lane_here())
+            fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
             unit = unit + stride
+        bulk_stores_have_read()
 
     @cute.jit
     def widen_first(self, args, smem: Int32, worker: Int32, lane: Int32):
