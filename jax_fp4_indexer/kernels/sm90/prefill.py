@@ -7,7 +7,7 @@ walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MX
 
     warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
     warps 1..3    widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers; where they are ahead, and to the end of
-                          the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; kernels/common/fill.py)
+                          the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; prefill_fill.py)
     warps 4..     score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
 
     barrier        arrivals a phase                   completed when
@@ -90,7 +90,7 @@ class Prefill(BlockScoresKernel):
     """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only). prefill_direct.py has the form without a K pre-pass,
     with another role for the producers."""
     k_arrivals, q_arrivals = 1, queries.WIDENERS        # a phase of k_full and q_full
-    helps = True                    # the consumers widen the first item, too
+    helps = True                    # the consumers widen the first item, too (`widen_first`)
     skips_empty = False             # a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
 
     def __init__(self, fmt, scale_layout, form="bf16"):
