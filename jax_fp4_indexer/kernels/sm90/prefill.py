@@ -81,7 +81,7 @@ class Form:
             raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
-FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6, pattern_bytes=2048),
+FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6, pattern_bytes=1536),
          "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4, pattern_bytes=4096),
          "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8)}
 
