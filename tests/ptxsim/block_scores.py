@@ -33,6 +33,12 @@ def arguments(inp, layout):
         heads_q=Hq, heads_kv=Hkv, mask=mask)
 
 
+def judge(scores, truth, exact):
+    """(check.Result, sentences on wrong scores). truth: an Oracle."""
+    unwritten, result = int((scores.view(np.uint32) == POISON).sum()), check.compare(scores, truth, exact)
+    return result, [f"{unwritten} of {scores.size} slots were not written"] * bool(unwritten) + [result.problem] * (not result.ok)
+
+
 @dataclasses.dataclass
 class Outcome:
     scores: np.ndarray      # f32 [Hq, Ktiles, Tq]
@@ -41,19 +47,9 @@ class Outcome:
     insts: int = 0
     seconds: float = 0.0
 
-    @property
-    def unwritten(self):
-        return int((self.scores.view(np.uint32) == POISON).sum())
-
     def problems(self, truth, exact=False):
         """Sentences on what is wrong; empty if nothing is. truth: an Oracle."""
-        found = list(self.faults)
-        if self.unwritten:
-            found.append(f"{self.unwritten} of {self.scores.size} slots were not written")
-        result = check.compare(self.scores, truth, exact)
-        if not result.ok:
-            found.append(result.problem)
-        return found
+        return self.faults + judge(self.scores, truth, exact)[1]
 
     def raise_if_wrong(self, name, truth, exact=False):
         found = self.problems(truth, exact)

@@ -3,6 +3,7 @@
 Rows of the second kind make every ring wrap several times, every worker change sequence in the middle, and prefills take several passes.
 """
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -59,6 +60,9 @@ def _some_wide(inp):
     return inp
 
 
+MASKS = {"causal": {}, "offsets": dict(qo_offset=np.array([126, -1, 250, 7, 0], np.int32)), "all": dict(causal=False)}
+
+
 def _machinery(fmt):
     b = lambda *lengths, **how: lambda f: batch(f, *lengths, **how)
     rows = [
@@ -95,6 +99,9 @@ def _machinery(fmt):
          dict(paths=("prefill",))),
         ("prefill_ratio_17", "17 heads a KV head: padded groups", b([40], [900], 17, seed=210), dict(paths=("prefill",))),
     ]
+    for i, (R, (mask, how)) in enumerate(itertools.product((1, 2, 4, 6, 16, 17, 24), MASKS.items())):
+        rows.append((f"ragged_r{R}_{mask}", "every number of heads a KV head under every mask, ragged", b([3, 9, 1, 0, 5], [300, 129, 257, 40, 128], R * (1 + i % 2), 1 + i % 2, seed=220 + i,
+                                                                                                   kind=("exact", "ordinary")[i // 2 % 2], pad_tokens=i % 3, **how), dict(exact=i // 2 % 2 == 0)))
     if fmt == "mxfp4":
         rows.append(("wide_long", "exponents outside the window in full rings: the general form of a page between regular ones",
                      lambda f: _some_wide(batch(f, [4, 3], [20 * PAGE, 11 * PAGE + 9], 8, 2, seed=213, kind="ordinary")), {}))

@@ -41,6 +41,7 @@ class Kernel:
     ptx: str
     grid: dict = None
     tmem_columns: int = 0
+    fingerprint: str = ""   # of the sources that it was compiled from
 
     @property
     def text(self):
@@ -137,5 +138,5 @@ def load(kernels):
     for path in paths.values():
         if path not in _loaded:
             record = json.loads(path.read_text())
-            _loaded[path] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"])})
+            _loaded[path] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"]), "fingerprint": path.name.partition(".")[0]})
     return [_loaded[paths[k]] for k in kernels]

@@ -35,7 +35,7 @@ def quick_variants():
 _kept = {}
 
 
-def _built(row):
+def built(row):
     """(inputs, oracle) of a row of the table, made once; names are unique."""
     if row.name not in _kept:
         inp = row.build()
@@ -46,7 +46,7 @@ def _built(row):
 def run(kernels, variant, case, schedule, **how):
     """(Outcome or None, problems) of one run; schedule: "eager", "lazy", "random:<seed>"."""
     mode, _, seed = schedule.partition(":")
-    inp, truth = _built(case.table)
+    inp, truth = built(case.table)
     try:
         outcome = block_scores.run_variant(kernels, variant, inp, mode=mode, seed=int(seed or 0), passes_of=case.passes_of, **how)
     except SimError as e:

@@ -1,7 +1,7 @@
 """The whole stack on a CPU: jax.jit -> lowering -> the C++ handler -> manifest, choice of variant, packing -> a simulated launch.
 
 A process that calls `install` pretends one GPU for good (library, cubin folder and driver are choices of a process), so tests run this
-file in a process of its own:
+file, or sweep.py, in a process of its own:
 
     PYTHONPATH=tests python -m ptxsim.stand_in 9.0 --implementations decode,portable --cases k_lengths_causal-
 """
@@ -22,11 +22,11 @@ from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.primitives import block_scores as primitive
 from jax_fp4_indexer.primitives import runtime
-from support import check, oracle
+from support import oracle
 from support.inputs import PAGE, batch
 
 from . import cases, kernels, native, runs
-from .block_scores import MAX_INSTS, MULTIPROCESSORS, POISON
+from .block_scores import MAX_INSTS, MULTIPROCESSORS, POISON, judge
 from .launch import Memory, run
 
 # Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
@@ -36,7 +36,8 @@ _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint,
 
 
 class Device:
-    """The pretended GPU. `launched`: "arch:kernel" of every launch since the last `expect`; `problems`: what the simulator found."""
+    """The pretended GPU. `launched`: "arch:kernel" of every launch since the last `expect`; `problems`: what the simulator found;
+    `instructions`: of warps."""
 
     def __init__(self, kernels_by_symbol, schedule):
         self.kernels, self.schedule = kernels_by_symbol, schedule
@@ -45,7 +46,7 @@ class Device:
     def expect(self, fmt, layout):
         """What the next call is about: the sizes of the scale operands are not among the parameters of a launch."""
         self.format, self.layout, self.memory, self.address = fmt, layout, Memory(), None
-        self.launched, self.problems = [], []
+        self.launched, self.problems, self.instructions = [], [], 0
 
     def _place(self, given, alignments, staged):
         """Put the caller's buffers where the simulator has them. The host's own addresses are better aligned than what is promised."""
@@ -87,6 +88,8 @@ class Device:
             raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
             result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
+            kernel.count(result)
+            self.instructions += result.insts
             self.problems += [f"{kernel.name}: {f}" for f in result.faults]
             return 0
         except Exception as e:      # SimError, and whatever else: nothing may pass through C++
@@ -141,32 +144,42 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
     return device
 
 
-def call(device, inp, layout, implementation):
-    """The public op under jax.jit over `inp`. Returns float32 [Hq, Ktiles, Tq]."""
+def program(inp, layout, implementation, passes_of=None):
+    """The public op over `inp`, compiled by jax.jit. passes_of: pages of a pass of a staged prefill, by a bound on its memory that admits no more."""
     import jax
 
     import jax_fp4_indexer as jfi
+    bound = {}
+    if passes_of:
+        Tq, _, Hkv, _, B, _ = inp.shape
+        bound["max_scratch_bytes"] = Scratch.layout(B, Tq, Hkv, passes_of).size(inp.fmt)
+    op = functools.partial(jfi.fp4_indexer_block_scores, implementation=implementation, **bound, **inp.statics(layout))
+    return jax.jit(op).lower(**inp.arrays(layout)).compile()
+
+
+def call(device, compiled, inp, layout):
+    """Run what `program` compiled. Returns float32 [Hq, Ktiles, Tq], or None where the call failed: device.problems says why."""
+    import jax
     device.expect(inp.fmt, layout)
-    op = functools.partial(jfi.fp4_indexer_block_scores, implementation=implementation, **inp.statics(layout))
     try:
-        return np.array(jax.jit(op)(**inp.arrays(layout)))
+        return np.array(compiled(**inp.arrays(layout)))
     except jax.errors.JaxRuntimeError as e:
         device.problems.append(str(e))
         return None
 
 
 def _case_calls(args):
-    """(name, inputs, oracle or None, exact, layout, implementation) of the calls asked for."""
+    """(name, inputs, oracle, exact, layout, implementation, pages of a pass) of the calls asked for."""
     for fmt in variants.FORMATS:
         if args.toys:
             inp = batch(fmt, [70], [5 * PAGE], 1, 1, seed=9, causal=False)
-            yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode"
+            yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode", None
             continue
         rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
         for case in rows.values():
             for layout in variants.SCALE_LAYOUTS:
                 for implementation in args.implementations.split(","):
-                    yield case.name, *runs._built(case.table), case.table.exact, layout, implementation
+                    yield case.name, *runs.built(case.table), case.table.exact, layout, implementation, case.passes_of
 
 
 def main():
@@ -179,12 +192,9 @@ def main():
     args = parser.parse_args()
     device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule, TOYS if args.toys else variants.VARIANTS)
     bad = 0
-    for name, inp, truth, exact, layout, implementation in _case_calls(args):
-        out = call(device, inp, layout, implementation)
-        problems = list(device.problems)
-        if out is not None and truth is not None:
-            result = check.compare(out, truth, exact)
-            problems += [result.problem] if not result.ok else []
+    for name, inp, truth, exact, layout, implementation, passes_of in _case_calls(args):
+        out = call(device, program(inp, layout, implementation, passes_of), inp, layout)
+        problems = device.problems + (judge(out, truth, exact)[1] if out is not None else [])
         bad += bool(problems)
         print(json.dumps(dict(case=name, layout=layout, implementation=implementation, launches=device.launched, slots=0 if out is None else out.size, problems=problems)), flush=True)
     sys.exit(bad > 0)

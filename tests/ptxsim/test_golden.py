@@ -33,7 +33,7 @@ def test_bits_of_the_h200(variant):
             np.testing.assert_array_equal(here[finite], card[finite], err_msg=key)
             exact += 1
         else:
-            bound = runs._built(case.table)[1].bound
+            bound = runs.built(case.table)[1].bound
             worst = (np.abs(here[finite].astype(np.float64) - card[finite]) - 2 * check.BAR * bound[finite]).max(initial=-1.0)
             assert worst <= 0, f"{key}: {worst} beyond two bars"
         compared += 1

@@ -1,0 +1,241 @@
+"""Runs the whole list of cases and keeps what came out in results/ (records.py). Goes on where it stopped: what is recorded of the same kernels is not run again.
+
+    PYTHONPATH=tests python -m ptxsim.sweep                                  everything that is missing
+    PYTHONPATH=tests python -m ptxsim.sweep direct sm_100a decode            variants whose label holds these words
+    PYTHONPATH=tests python -m ptxsim.sweep stand_in 10.0 --schedules eager,lazy
+    PYTHONPATH=tests python -m ptxsim.sweep --again                          all of it anew
+    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; the table of README.md, which a sweep writes too
+
+`direct` is a variant of aot/variants.py in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
+"""
+import argparse
+import dataclasses
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from jax_fp4_indexer.aot import variants
+
+from . import cases, kernels, records, runs, summary
+
+# The order is that of the work. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
+ARCHS = ("sm_100a", "sm_103a", "sm_80", "sm_90a", "sm_120a")
+CAPABILITIES = {"10.0": "decode,prefill", "10.3": "decode,prefill", "9.0": "decode,prefill", "8.0": "portable", "12.0": "portable"}
+STAND_IN_SCHEDULES = ("eager", "lazy", "random:1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one record is about."""
+    through: str
+    label: str
+    path: str               # whose rows: decode, prefill, or both for the portable kernels of a pretended GPU
+    format: str
+    layout: str
+    variant: object = None          # direct
+    implementation: str = ""        # stand_in
+
+    @property
+    def rows(self):
+        return list({c.name: c for path in self.path.split("+") for c in cases.of(path, self.format)}.values())
+
+    @property
+    def schedules(self):
+        return runs.SCHEDULES if self.through == "direct" else STAND_IN_SCHEDULES
+
+
+def everything():
+    """All Work in order."""
+    place = lambda v: (v.implementation != "native", ARCHS.index(v.arch)) if v.arch != "sm_90a" else (1, len(ARCHS) + (v.implementation == "native"))
+    direct = [Work("direct", runs.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(runs.all_variants(), key=place)]
+    through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "decode+prefill" if how == "portable" else how, f, s, implementation=how)
+               for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.FORMATS for s in variants.SCALE_LAYOUTS]
+    first = [w for w in through if w.label.startswith("10.")]
+    return first + direct + [w for w in through if w not in first]
+
+
+def chosen(words):
+    found = [w for w in everything() if all(word in f"{w.through}.{w.label}" for word in words)]
+    if not found:
+        sys.exit(f"nothing has {' and '.join(words)} in its name; names look like direct.{runs.label(variants.VARIANTS[0])} and {everything()[0].through}.{everything()[0].label}")
+    return found
+
+
+def current(store, work):
+    """The record of `work`, or None if there is none of these kernels."""
+    record = store.read(work.through, work.label)
+    return None if record is None or records.stale(record) else record
+
+
+def twin(store, work):
+    """The label of another arch's variant that was run and executes the same texts, or None."""
+    if work.through != "direct":
+        return None
+    entries = _entries(work.variant.launches, kernels.load(work.variant.launches))
+    return next((r["label"] for r in store.records() if r["through"] == "direct" and r["label"] != work.label and r["label"].partition(".")[2] == work.label.partition(".")[2]
+                 and records.same_kernels(r["kernels"], entries) and not records.stale(r)), None)
+
+
+def missing(store, record, work, schedule):
+    """(rows to run, the Tally to add them to or None)."""
+    rows = work.rows
+    if record is None or schedule not in record["runs"]:
+        return rows, None
+    done = store.tally(record["runs"][schedule])
+    have, ids = set(done.rows), {records.row_id(c): c for c in rows}
+    if not done.good or not have <= ids.keys():     # wrong, or a row has changed: its old result cannot be taken out of the sums
+        return rows, None
+    return [c for i, c in ids.items() if i not in have], done
+
+
+def _entries(of_tree, compiled):
+    return [records.kernel_entry(k, c) for k, c in zip(of_tree, compiled)]
+
+
+def _forget_counts(compiled):
+    for k in compiled:
+        k.hits[:] = 0
+        k.phases.clear()
+
+
+class _Direct:
+    def run(self, work, schedule, rows, tally):
+        """Fill the tally. Returns [(variants.Kernel, compiled)] of what was launched."""
+        compiled = kernels.load(work.variant.launches)
+        _forget_counts(compiled)
+        for case in rows:
+            outcome, problems = runs.run(compiled, work.variant, case, schedule)
+            tally.count(case, work.path, outcome and outcome.scores, outcome.faults if outcome else problems)
+            tally.instructions += outcome.insts if outcome else 0
+        return list(zip(work.variant.launches, compiled))
+
+
+class _PretendedGpu:
+    """The stand-in driver of this process, and the programs of one Work, which its schedules share."""
+
+    def __init__(self, capability, works):
+        from . import stand_in
+        portable = any(w.implementation == "portable" for w in works)       # else their kernels need not be compiled
+        table = [v for v in variants.VARIANTS if portable or v.implementation == "native"]
+        self.stand_in, self.device = stand_in, stand_in.install(tuple(int(x) for x in capability.split(".")), table=table)
+        self.of_tree = {(k.arch, k.source): k for k in variants.KERNELS}
+        self.work, self.programs = None, {}
+
+    def run(self, work, schedule, rows, tally):
+        """As _Direct.run."""
+        if work != self.work:
+            self.work, self.programs = work, {}
+        launched, self.device.schedule = set(), schedule
+        _forget_counts(self.device.kernels.values())
+        for case in rows:
+            inp = runs.built(case.table)[0]
+            if case.name not in self.programs:
+                self.programs[case.name] = self.stand_in.program(inp, work.layout, work.implementation, case.passes_of)
+            scores = self.stand_in.call(self.device, self.programs[case.name], inp, work.layout)
+            launched |= set(self.device.launched)
+            tally.instructions += self.device.instructions
+            tally.count(case, work.path, scores, self.device.problems)
+        compiled = [k for symbol, k in self.device.kernels.items() if symbol in launched]
+        return [(self.of_tree[k.arch, k.source], k) for k in compiled]
+
+
+def run(store, work, schedule, runner, again=False):
+    """One schedule of one Work: what is missing is run and recorded. Returns the Tally of it, or None if nothing was missing."""
+    record = None if again else current(store, work)
+    rows, before = missing(store, record, work, schedule)
+    if not rows:
+        return None
+    tally, start = records.Tally(), time.time()
+    launched = runner.run(work, schedule, rows, tally)
+    tally.see([c for _, c in launched])
+    tally.seconds = time.time() - start
+    store.write(work.through, work.label, _entries(*zip(*launched)), {schedule: before.add(tally) if before else tally}, keep=current(store, work) is not None)
+    return tally
+
+
+def _work_through(store, works, runner, args):
+    """Schedules outermost: if the time ends, every Work has run in the first of them. Returns whether anything was wrong."""
+    bad = False
+    for schedule in runs.SCHEDULES:
+        for work in works:
+            if schedule not in work.schedules or args.schedules and schedule not in args.schedules.split(","):
+                continue
+            if time.time() > args.deadline:
+                print("stopped: the time is over", flush=True)
+                return bad
+            same = twin(store, work)
+            tally = None if same else run(store, work, schedule, runner, args.again)
+            if tally:
+                bad |= not tally.good
+                print(f"{work.through} {work.label} {schedule}: {len(tally.rows)} rows, {tally.exact} exact, {tally.reports} reports, {len(tally.wrong)} wrong, "
+                      f"{tally.seconds:.1f} s, {tally.instructions / 1e6:.1f} M warp instructions", *tally.wrong[:3], sep="\n  ", flush=True)
+    return bad
+
+
+def _sweep(args):
+    store, works = records.Store(args.results), chosen(args.words)
+    if args.capability:         # a process of its own, for it pretends one GPU for good
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        works = [w for w in works if w.through == "stand_in" and w.label.startswith(args.capability)]
+        return _work_through(store, works, _PretendedGpu(args.capability, works), args)
+    bad = False
+    kernels.load(variants.kernels_of([w.variant for w in works if w.variant]))      # one compiler process an arch
+    for through, group in itertools.groupby(works, lambda w: w.through):
+        if through == "direct":
+            bad |= _work_through(store, list(group), _Direct(), args)
+            continue
+        for capability in dict.fromkeys(".".join(w.label.split(".")[:2]) for w in group):
+            minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []
+            options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--capability", capability, *["--again"] * args.again, *minutes]
+            bad |= subprocess.run([sys.executable, "-m", "ptxsim.sweep", *map(str, options)]).returncode != 0
+    if store.folder == records.FOLDER:
+        _write_table(store)
+    return bad
+
+
+def _write_table(store):
+    summary.README.write_text(summary.replaced(summary.README.read_text(), store.records()))
+
+
+def status(store, words):
+    """A line for each Work of which something is missing. Returns how many there are."""
+    count = 0
+    for work in chosen(words):
+        record = store.read(work.through, work.label)
+        old = record is not None and records.stale(record)
+        left = [f"{schedule} {len(missing(store, record, work, schedule)[0])}" for schedule in work.schedules if missing(store, record, work, schedule)[0]]
+        if old or left and not twin(store, work):
+            count += 1
+            print(f"{work.through} {work.label}: " + ("; ".join(old) if old else "rows to run: " + ", ".join(left)))
+    return count
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m ptxsim.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="status, forget or table; else parts of names, all of which a name has to hold")
+    parser.add_argument("--schedules", default="", help="of these only")
+    parser.add_argument("--again", action="store_true", help="run also what is recorded")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many")
+    parser.add_argument("--results", default=records.FOLDER, type=pathlib.Path)
+    parser.add_argument("--capability", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.deadline = time.time() + 60 * args.minutes if args.minutes else float("inf")
+    store, command = records.Store(args.results), args.words[0] if args.words else ""
+    if command == "status":
+        sys.exit(status(store, args.words[1:]) > 0)
+    elif command == "forget":
+        for record in store.records():
+            if records.stale(record):
+                store.forget(record["through"], record["label"])
+                print(f"removed: {record['through']} {record['label']}")
+    elif command == "table":
+        _write_table(store)
+    else:
+        sys.exit(_sweep(args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""What results/ says of the simulator's sweeps: it is of the kernels of this tree, and everything in it is right. And the sweep itself.
+
+JFI_PTXSIM=all (`make test-all`, after the sweep) asks for all of it: every variant, every schedule, every row.
+"""
+import collections
+import dataclasses
+import os
+
+import pytest
+
+from ptxsim import cases, records, runs, summary, sweep
+
+WHOLE = os.environ.get("JFI_PTXSIM") == "all"
+STORE = records.Store()
+RECORDS = STORE.records()
+BLACKWELL = [f"{c}.{p}.{f}.{s}" for c in ("10.0", "10.3") for p in ("decode", "prefill") for f in ("nvfp4", "mxfp4") for s in ("public", "preordered_mma")]
+
+
+def name(record):
+    return f"{record['through']}.{record['label']}"
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=name)
+def test_it_is_of_these_kernels(record):
+    old = records.stale(record)
+    assert not old, f"the record speaks of other kernels:\n{chr(10).join(old)}\nrun: {records.RENEW} {record['through']} {record['label']}\nor, to claim less: {records.RENEW} forget"
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=name)
+def test_everything_was_right(record):
+    for schedule, run in record["runs"].items():
+        assert not run["wrong"] and not run["reports"], f"{schedule}: {run['reports']} reports; {run['wrong'][:3]}"
+        assert run["cases"] == len(STORE.tally(run).rows) > 100 and run["worst"] < 4e-6 and run["exact"] > 50 and run["slots"] > 10000, (schedule, run)
+    assert len({(run["rows"], run["bits"]) for run in record["runs"].values()}) == len({run["rows"] for run in record["runs"].values()}), "the scores depend on the schedule"
+
+
+def test_the_scale_layout_and_the_way_in_change_no_bit():
+    """Of the Blackwell kernels: the same rows give the same bits, launched by the simulator or by the C++ handler, in either layout of the scales."""
+    bits = collections.defaultdict(set)
+    for record in RECORDS:
+        words = [w for w in record["label"].replace("10.0", "sm_100a").replace("10.3", "sm_103a").split(".") if w not in ("native", "public", "preordered_mma", "n0")]
+        if words[0] in ("sm_100a", "sm_103a"):
+            for run in record["runs"].values():
+                bits[(*words, run["rows"])].add(run["bits"])
+    assert all(len(b) == 1 for b in bits.values()), bits
+
+
+def test_instructions_executed_and_rings():
+    """Of every kernel that has a record, in some variant and schedule."""
+    share, phases = collections.Counter(), collections.Counter()
+    for record in RECORDS:
+        texts = {e["name"]: (e["arch"], e["name"]) for e in record["kernels"]}
+        for run in record["runs"].values():
+            for kernel, key in texts.items():
+                share[key] = max(share[key], run["executed"].get(kernel, 0))
+                phases[key] = max(phases[key], run["phases"].get(kernel, 0))
+    assert min(share.values()) >= records.COVERAGE, {k: s for k, s in share.items() if s < records.COVERAGE}
+    assert min(phases.values()) >= records.RING, {k: n for k, n in phases.items() if n < records.RING}
+
+
+def test_the_readme_shows_these_records():
+    text = summary.README.read_text()
+    assert summary.replaced(text, RECORDS) == text, f"the table is of other records; run: {records.RENEW} table"
+
+
+def test_every_native_class_of_blackwell_has_gone_through_the_driver():
+    through = {r["label"]: r["runs"] for r in RECORDS if r["through"] == "stand_in"}
+    assert {label: sorted(through.get(label, {})) for label in BLACKWELL} == {label: sorted(sweep.STAND_IN_SCHEDULES) for label in BLACKWELL}
+
+
+if WHOLE:
+    def test_nothing_is_missing(capsys):
+        count = sweep.status(STORE, [])
+        assert count == 0, f"{capsys.readouterr().out}run: {records.RENEW}"
+
+
+# ---- the sweep itself
+DIRECT = sweep._Direct()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return records.Store(tmp_path)
+
+
+@pytest.fixture
+def work():
+    variant = next(v for v in runs.all_variants() if v.arch == "sm_100a" and v.implementation == "native")
+    return sweep.Work("direct", runs.label(variant), variant.path, variant.format, variant.scale_layout, variant)
+
+
+def only(monkeypatch, names):
+    """Lists of cases hold the rows whose names start with one of `names`."""
+    of = cases.of
+    monkeypatch.setattr(cases, "of", lambda path, fmt, match="": [c for c in of(path, fmt) if c.name.startswith(tuple(names))])
+
+
+def test_a_sweep_goes_on_where_it_stopped(store, work, monkeypatch):
+    few = ["k_len_0_beside_5", "ramp_bottom_right"]
+    only(monkeypatch, few)
+    first = sweep.run(store, work, "eager", DIRECT)
+    assert len(first.rows) == 2 and first.good and first.exact == 2
+    assert sweep.run(store, work, "eager", DIRECT) is None
+    assert len(sweep.run(store, work, "random:1", DIRECT).rows) == 2
+    few.append("ramp_offset_126")
+    more = sweep.run(store, work, "eager", DIRECT)
+    record = store.read("direct", work.label)
+    assert [records.row_id(c) for c in work.rows if c.name.startswith("ramp_offset_126")] == more.rows
+    assert [record["runs"][s]["cases"] for s in ("eager", "random:1")] == [3, 2] and record["runs"]["eager"]["exact"] == 3
+    whole = sweep.run(store, work, "lazy", DIRECT)
+    assert f"{whole.bits:016x}" == store.read("direct", work.label)["runs"]["eager"]["bits"] and len(whole.rows) == 3
+
+
+def test_a_kernel_with_another_text_is_found_and_run_anew(store, work, monkeypatch):
+    only(monkeypatch, ["k_len_0_beside_5"])
+    sweep.run(store, work, "eager", DIRECT)
+    record = store.read("direct", work.label)
+    assert records.stale(record) == []
+    touched = {**record, "kernels": [{**e, "sources": "0" * 16} for e in record["kernels"]]}
+    assert records.stale(touched) == []                 # another source, the same text
+    other = {**record, "kernels": [{**e, "sources": "0" * 16, "text": "0" * 16} for e in record["kernels"]]}
+    assert "its PTX is" in records.stale(other)[0]
+    gone = {**record, "kernels": [{**e, "made_by": "gone:Kernel()"} for e in record["kernels"]]}
+    assert "no such kernel" in records.stale(gone)[0]
+    records._write(store._path("direct", work.label), other)
+    assert len(sweep.run(store, work, "eager", DIRECT).rows) == 1
+    assert records.stale(store.read("direct", work.label)) == []
+
+
+def test_what_is_wrong_is_recorded_and_run_again(store, work, monkeypatch):
+    only(monkeypatch, ["k_len_0_beside_5"])
+    case = work.rows[0]
+    inp, truth = runs.built(case.table)
+    monkeypatch.setitem(runs._kept, case.name, (inp, dataclasses.replace(truth, scores=truth.scores * 2)))
+    tally = sweep.run(store, work, "eager", DIRECT)
+    assert not tally.good and "bits differ" in tally.wrong[0] and tally.exact == 0
+    monkeypatch.setitem(runs._kept, case.name, (inp, truth))
+    assert sweep.run(store, work, "eager", DIRECT).good
+    assert store.read("direct", work.label)["runs"]["eager"]["wrong"] == []
