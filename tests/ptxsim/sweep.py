@@ -21,9 +21,10 @@ from jax_fp4_indexer.aot import variants
 
 from . import cases, kernels, records, runs, summary
 
-# The order is that of the work. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
+# The order is that of the work: Blackwell's own kernels, portable ones, those of sm_90a. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
 ARCHS = ("sm_100a", "sm_103a", "sm_80", "sm_90a", "sm_120a")
 CAPABILITIES = {"10.0": "decode,prefill", "10.3": "decode,prefill", "9.0": "decode,prefill", "8.0": "portable", "12.0": "portable"}
+EACH_VARIANT_ONCE = ("10.0", "10.3")        # where an implementation, format and layout is one variant: run in all schedules, which spares running it directly
 STAND_IN_SCHEDULES = ("eager", "lazy", "random:1")
 
 
@@ -37,28 +38,29 @@ class Work:
     layout: str
     variant: object = None          # direct
     implementation: str = ""        # stand_in
+    match: str = ""                 # parts of names of rows
 
     @property
     def rows(self):
-        return list({c.name: c for path in self.path.split("+") for c in cases.of(path, self.format)}.values())
+        return list({c.name: c for path in self.path.split("+") for c in cases.of(path, self.format, self.match)}.values())
 
     @property
     def schedules(self):
-        return runs.SCHEDULES if self.through == "direct" else STAND_IN_SCHEDULES
+        return runs.SCHEDULES if self.through == "direct" or self.label.startswith(EACH_VARIANT_ONCE) else STAND_IN_SCHEDULES
 
 
 def everything():
     """All Work in order."""
-    place = lambda v: (v.implementation != "native", ARCHS.index(v.arch)) if v.arch != "sm_90a" else (1, len(ARCHS) + (v.implementation == "native"))
+    place = lambda v: (v.implementation != "native" or v.arch == "sm_90a", v.implementation == "native", ARCHS.index(v.arch))
     direct = [Work("direct", runs.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(runs.all_variants(), key=place)]
     through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "decode+prefill" if how == "portable" else how, f, s, implementation=how)
                for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.FORMATS for s in variants.SCALE_LAYOUTS]
-    first = [w for w in through if w.label.startswith("10.")]
+    first = [w for w in through if w.label.startswith(EACH_VARIANT_ONCE)]
     return first + direct + [w for w in through if w not in first]
 
 
-def chosen(words):
-    found = [w for w in everything() if all(word in f"{w.through}.{w.label}" for word in words)]
+def chosen(words, match=""):
+    found = [dataclasses.replace(w, match=match) for w in everything() if all(word in f"{w.through}.{w.label}" for word in words)]
     if not found:
         sys.exit(f"nothing has {' and '.join(words)} in its name; names look like direct.{runs.label(variants.VARIANTS[0])} and {everything()[0].through}.{everything()[0].label}")
     return found
@@ -70,13 +72,18 @@ def current(store, work):
     return None if record is None or records.stale(record) else record
 
 
-def twin(store, work):
-    """The label of another arch's variant that was run and executes the same texts, or None."""
+def covered(store, work, schedule):
+    """The name of another record in which the same texts ran the same rows, or None: portable kernels of several archs have one text, and
+    what calls through the stand-in driver launched has run. Only of `direct`."""
     if work.through != "direct":
         return None
-    entries = _entries(work.variant.launches, kernels.load(work.variant.launches))
-    return next((r["label"] for r in store.records() if r["through"] == "direct" and r["label"] != work.label and r["label"].partition(".")[2] == work.label.partition(".")[2]
-                 and records.same_kernels(r["kernels"], entries) and not records.stale(r)), None)
+    entries, rows = _entries(work.variant.launches, kernels.load(work.variant.launches)), {records.row_id(c) for c in work.rows}
+    for r in store.records():
+        if (r["through"], r["label"]) != (work.through, work.label) and schedule in r["runs"] and records.same_kernels(r["kernels"], entries):
+            done = store.tally(r["runs"][schedule])
+            if done.good and set(done.rows) == rows:
+                return f"{r['through']}.{r['label']}"
+    return None
 
 
 def missing(store, record, work, schedule):
@@ -166,8 +173,7 @@ def _work_through(store, works, runner, args):
             if time.time() > args.deadline:
                 print("stopped: the time is over", flush=True)
                 return bad
-            same = twin(store, work)
-            tally = None if same else run(store, work, schedule, runner, args.again)
+            tally = None if not args.again and covered(store, work, schedule) else run(store, work, schedule, runner, args.again)
             if tally:
                 bad |= not tally.good
                 print(f"{work.through} {work.label} {schedule}: {len(tally.rows)} rows, {tally.exact} exact, {tally.reports} reports, {len(tally.wrong)} wrong, "
@@ -176,7 +182,7 @@ def _work_through(store, works, runner, args):
 
 
 def _sweep(args):
-    store, works = records.Store(args.results), chosen(args.words)
+    store, works = records.Store(args.results), chosen(args.words, args.cases)
     if args.capability:         # a process of its own, for it pretends one GPU for good
         os.environ["JAX_PLATFORMS"] = "cpu"
         works = [w for w in works if w.through == "stand_in" and w.label.startswith(args.capability)]
@@ -189,7 +195,7 @@ def _sweep(args):
             continue
         for capability in dict.fromkeys(".".join(w.label.split(".")[:2]) for w in group):
             minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []
-            options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--capability", capability, *["--again"] * args.again, *minutes]
+            options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--cases", args.cases, "--capability", capability, *["--again"] * args.again, *minutes]
             bad |= subprocess.run([sys.executable, "-m", "ptxsim.sweep", *map(str, options)]).returncode != 0
     if store.folder == records.FOLDER:
         _write_table(store)
@@ -205,11 +211,12 @@ def status(store, words):
     count = 0
     for work in chosen(words):
         record = store.read(work.through, work.label)
-        old = record is not None and records.stale(record)
-        left = [f"{schedule} {len(missing(store, record, work, schedule)[0])}" for schedule in work.schedules if missing(store, record, work, schedule)[0]]
-        if old or left and not twin(store, work):
+        old = records.stale(record) if record else []
+        left = {schedule: len(missing(store, None if old else record, work, schedule)[0]) for schedule in work.schedules}
+        left = {schedule: n for schedule, n in left.items() if n and not covered(store, work, schedule)}
+        if old or left:
             count += 1
-            print(f"{work.through} {work.label}: " + ("; ".join(old) if old else "rows to run: " + ", ".join(left)))
+            print(f"{work.through} {work.label}: " + "; ".join([*old, "rows to run: " + ", ".join(f"{s} {n}" for s, n in left.items())]))
     return count
 
 
@@ -220,8 +227,11 @@ def main():
     parser.add_argument("--again", action="store_true", help="run also what is recorded")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
     parser.add_argument("--results", default=records.FOLDER, type=pathlib.Path)
+    parser.add_argument("--cases", default="", help="parts of names of rows, separated by commas; only with --results of your own")
     parser.add_argument("--capability", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.cases and args.results == records.FOLDER:
+        parser.error("--cases leaves rows out: name a folder with --results, so that the tree's records stay whole")
     args.deadline = time.time() + 60 * args.minutes if args.minutes else float("inf")
     store, command = records.Store(args.results), args.words[0] if args.words else ""
     if command == "status":
