@@ -163,21 +163,20 @@ def run(store, work, schedule, runner, again=False):
     return tally
 
 
-def _work_through(store, works, runner, args):
-    """Schedules outermost: if the time ends, every Work has run in the first of them. Returns whether anything was wrong."""
+def _work_through(store, pairs, runner, args):
+    """pairs: (Work, schedule) in order. Returns whether anything was wrong."""
     bad = False
-    for schedule in runs.SCHEDULES:
-        for work in works:
-            if schedule not in work.schedules or args.schedules and schedule not in args.schedules.split(","):
-                continue
-            if time.time() > args.deadline:
-                print("stopped: the time is over", flush=True)
-                return bad
-            tally = None if not args.again and covered(store, work, schedule) else run(store, work, schedule, runner, args.again)
-            if tally:
-                bad |= not tally.good
-                print(f"{work.through} {work.label} {schedule}: {len(tally.rows)} rows, {tally.exact} exact, {tally.reports} reports, {len(tally.wrong)} wrong, "
-                      f"{tally.seconds:.1f} s, {tally.instructions / 1e6:.1f} M warp instructions", *tally.wrong[:3], sep="\n  ", flush=True)
+    for work, schedule in pairs:
+        if schedule not in work.schedules or args.schedules and schedule not in args.schedules.split(","):
+            continue
+        if time.time() > args.deadline:
+            print("stopped: the time is over", flush=True)
+            break
+        tally = None if not args.again and covered(store, work, schedule) else run(store, work, schedule, runner, args.again)
+        if tally:
+            bad |= not tally.good
+            print(f"{work.through} {work.label} {schedule}: {len(tally.rows)} rows, {tally.exact} exact, {tally.reports} reports, {len(tally.wrong)} wrong, "
+                  f"{tally.seconds:.1f} s, {tally.instructions / 1e6:.1f} M warp instructions", *tally.wrong[:3], sep="\n  ", flush=True)
     return bad
 
 
@@ -186,12 +185,13 @@ def _sweep(args):
     if args.capability:         # a process of its own, for it pretends one GPU for good
         os.environ["JAX_PLATFORMS"] = "cpu"
         works = [w for w in works if w.through == "stand_in" and w.label.startswith(args.capability)]
-        return _work_through(store, works, _PretendedGpu(args.capability, works), args)
+        return _work_through(store, itertools.product(works, runs.SCHEDULES), _PretendedGpu(args.capability, works), args)      # schedules share programs
     bad = False
     kernels.load(variants.kernels_of([w.variant for w in works if w.variant]))      # one compiler process an arch
     for through, group in itertools.groupby(works, lambda w: w.through):
         if through == "direct":
-            bad |= _work_through(store, list(group), _Direct(), args)
+            pairs = [(work, schedule) for schedule, work in itertools.product(runs.SCHEDULES, list(group))]     # if the time ends, all has run in some schedule
+            bad |= _work_through(store, pairs, _Direct(), args)
             continue
         for capability in dict.fromkeys(".".join(w.label.split(".")[:2]) for w in group):
             minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []

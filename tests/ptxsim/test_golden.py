@@ -1,14 +1,16 @@
 """Simulated kernels against what an H200 computed from the same rows: the scores kept in golden/h200.npz, key "<case>|<path>" (native sm_90a kernels, jax 0.11.2).
+Every exact row is in golden/exact.json, as a digest; sweep.py compares those.
 
 The kernels of Blackwell, which no card of ours runs, must give the H200's bits on exact rows as those of sm_90a do; elsewhere both lie within the bar of
 float64, so at most two bars apart. Seeds are those of the rows (tests/support/cases.py, cases.py here).
 """
+import itertools
 import pathlib
 
 import numpy as np
 import pytest
 
-from ptxsim import cases, kernels, runs
+from ptxsim import cases, golden, kernels, runs
 from support import check
 
 GOLDEN = np.load(pathlib.Path(__file__).with_name("golden") / "h200.npz")
@@ -38,3 +40,15 @@ def test_bits_of_the_h200(variant):
             assert worst <= 0, f"{key}: {worst} beyond two bars"
         compared += 1
     assert compared >= 15 and exact >= 5
+
+
+def test_the_h200_computed_the_reference_bits_of_exact_rows():
+    compared = 0
+    for path, fmt in itertools.product(("decode", "prefill"), ("nvfp4", "mxfp4")):
+        for case in cases.of(path, fmt):
+            inp, truth = runs.built(case.table)
+            card = golden.exact(inp, path) if case.table.exact else None
+            if card is not None:
+                assert golden.digest(truth.expected) == card, f"{case.name} {path}"
+                compared += 1
+    assert compared >= 600
