@@ -83,8 +83,13 @@ class Kernel:
         return dataclasses.replace(self, ptx=ptx)
 
 
-def _record_path(kernel, dsl):
-    return cache.folder() / "ptx" / f"{manifest.fingerprint(kernel, dsl)[:32]}.lines.json"
+def fingerprint(kernel):
+    """32 hex digits of all that the PTX and the launch facts depend on, as the tree is now."""
+    return manifest.fingerprint(kernel, manifest.dsl_version())[:32]
+
+
+def _record_path(kernel):
+    return cache.folder() / "ptx" / f"{fingerprint(kernel)}.lines.json"
 
 
 def _compile(arch, jobs):
@@ -122,10 +127,9 @@ def load(kernels):
 
     One object a kernel and process, so that counts of executed instructions add up. RuntimeError with the compiler's words if one does not compile.
     """
-    dsl = manifest.dsl_version()
-    if dsl is None:
+    if manifest.dsl_version() is None:
         raise RuntimeError(f"{manifest.DSL} is not installed; pip install 'jax-fp4-indexer[dev]'")
-    paths = {k: _record_path(k, dsl) for k in kernels}
+    paths = {k: _record_path(k) for k in kernels}
     missing = {}
     for kernel, path in paths.items():
         if not path.is_file():

@@ -102,15 +102,16 @@ def stamp(compiled):
     return hashlib.sha256((json.dumps(facts) + compiled.text).encode()).hexdigest()[:16]
 
 
-def kernel_entry(kernel, compiled):
-    """kernel: of aot/variants.py. `sources` spares compiling where nothing has been touched."""
-    return {"name": compiled.name, "arch": kernel.arch, "made_by": kernel.source, "sources": compiled.fingerprint[:16], "text": stamp(compiled)}
-
-
 @functools.cache
-def _fingerprint(kernel):
-    """As the tree was when it was asked for first: what has been edited since is compiled and compared."""
-    return manifest.fingerprint(kernel, manifest.dsl_version())[:16]
+def sources(kernel):
+    """16 hex digits of what the text is compiled from, when it was asked for first. Equal: nothing has been touched, and nothing need be compiled to know the text."""
+    return manifest.sha256(manifest.canonical([kernel.source, kernel.arch, manifest.dsl_version(), manifest.sources(kernel.module)]))[:16]
+
+
+def kernel_entry(kernel, compiled):
+    """kernel: of aot/variants.py. Sources edited since it was compiled are not named."""
+    untouched = kernels.fingerprint(kernel) == compiled.fingerprint
+    return {"name": compiled.name, "arch": kernel.arch, "made_by": kernel.source, "sources": sources(kernel) if untouched else "", "text": stamp(compiled)}
 
 
 def stale(record):
@@ -121,7 +122,7 @@ def stale(record):
         kernel = tree.get((entry["arch"], entry["made_by"]))
         if kernel is None:
             found.append(f"{entry['arch']} {entry['name']}: no such kernel in aot/variants.py")
-        elif _fingerprint(kernel) != entry["sources"]:
+        elif sources(kernel) != entry["sources"]:
             changed.append((kernel, entry))
     for (_, entry), compiled in zip(changed, kernels.load([k for k, _ in changed])):
         if stamp(compiled) != entry["text"]:
@@ -160,6 +161,14 @@ class Store:
 
     def _path(self, through, label):
         return self.folder / through / f"{label}.json"
+
+    def refresh(self):
+        """Name the sources of today in every record whose texts are still the tree's."""
+        tree = {(k.arch, k.source): k for k in variants.KERNELS}
+        for record in self.records():
+            if any(e["sources"] != sources(tree[e["arch"], e["made_by"]]) for e in record["kernels"] if (e["arch"], e["made_by"]) in tree) and not stale(record):
+                record["kernels"] = [{**e, "sources": sources(tree[e["arch"], e["made_by"]])} for e in record["kernels"]]
+                _write(self._path(record["through"], record["label"]), record)
 
     def forget(self, through, label):
         self._path(through, label).unlink(missing_ok=True)

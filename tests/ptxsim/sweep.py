@@ -4,7 +4,8 @@
     PYTHONPATH=tests python -m ptxsim.sweep direct sm_100a decode            variants whose label holds these words
     PYTHONPATH=tests python -m ptxsim.sweep stand_in 10.0 --schedules eager,lazy
     PYTHONPATH=tests python -m ptxsim.sweep --again                          all of it anew
-    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; the table of README.md, which a sweep writes too
+    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; README.md's table and sources touched since,
+                                                                             which a sweep writes too
 
 `direct` is a variant of aot/variants.py in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
 """
@@ -197,13 +198,14 @@ def _sweep(args):
             minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []
             options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--cases", args.cases, "--capability", capability, *["--again"] * args.again, *minutes]
             bad |= subprocess.run([sys.executable, "-m", "ptxsim.sweep", *map(str, options)]).returncode != 0
-    if store.folder == records.FOLDER:
-        _write_table(store)
+    _finish(store)
     return bad
 
 
-def _write_table(store):
-    summary.README.write_text(summary.replaced(summary.README.read_text(), store.records()))
+def _finish(store):
+    store.refresh()
+    if store.folder == records.FOLDER:
+        summary.README.write_text(summary.replaced(summary.README.read_text(), store.records()))
 
 
 def status(store, words):
@@ -242,7 +244,7 @@ def main():
                 store.forget(record["through"], record["label"])
                 print(f"removed: {record['through']} {record['label']}")
     elif command == "table":
-        _write_table(store)
+        _finish(store)
     else:
         sys.exit(_sweep(args))
 
