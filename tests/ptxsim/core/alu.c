@@ -272,8 +272,8 @@ static int floating(Step *x, const u64 *a, const u64 *b, const u64 *c3) {
       else LANES(out_f32(min_max_f32(F(A), F(B), max, nan), z));
       break;
     }
-    case OP_FNEG: LANES(bits_f32(flush(F(A ^ 0x80000000u), z))); break;
-    case OP_FABS: LANES(bits_f32(flush(F(A & 0x7fffffffu), z))); break;
+    case OP_FNEG: LANES(out_f32(F(A ^ 0x80000000u), z)); break;
+    case OP_FABS: LANES(out_f32(F(A & 0x7fffffffu), z)); break;
     case OP_FCOPYSIGN: LANES((B & 0x7fffffff) | (A & 0x80000000)); break;
     // the approximate ones are correctly rounded here
     case OP_FDIV: LANES(out_f32(flush(F(A), z) / flush(F(B), z), z)); break;
@@ -293,7 +293,7 @@ static int floating(Step *x, const u64 *a, const u64 *b, const u64 *c3) {
       break;
     case OP_CVT_I2F: LANES(int_to_float(A, I)); break;
     case OP_CVT_F2I: LANES(float_to_int(A, I)); break;
-    case OP_CVT_H2F: LANES(bits_f32((float)half_to_f64(A, z))); break;       // im 0: bf16
+    case OP_CVT_H2F: LANES(z ? (A & 0xffff) << 16 : out_f32((float)half_to_f64(A, 0), 0)); break;       // im 0: bf16, whose NaNs stay what they are
     case OP_CVT_F2H: LANES(f64_to_half(F(A), z)); break;
     case OP_CVT_F2H2: LANES((u64)f64_to_half(F(B), z) | (u64)f64_to_half(F(A), z) << 16); break;
     case OP_CVT_E4M3X2_H2: LANES((u64)f64_to_f16(e4m3_value[A & 255]) | (u64)f64_to_f16(e4m3_value[A >> 8 & 255]) << 16); break;

@@ -105,8 +105,10 @@ int op_mbar_arrive(Step *x) {
     mbar_used(S, pc, b, W);
     u32 v = I->ns > 1 ? (u32)REG(ss[1])[l] : 1;
     if (I->op == OP_MB_COMPLETE) bytes_done(b, v, &W->vc);
-    else if (I->op == OP_MB_EXPECT) b->tx += v;
-    else if (mbar_arrive(S, pc, b, I->im[1] ? 1 : v, I->im[1] ? v : 0, &W->vc)) return FAILED;
+    else if (I->op == OP_MB_EXPECT) {
+      b->tx += v;
+      complete_if_done(b);      // bytes that came before they were expected
+    } else if (mbar_arrive(S, pc, b, I->im[1] ? 1 : v, I->im[1] ? v : 0, &W->vc)) return FAILED;
   }
   W->vc.c[W->gid]++;
   if (I->nd && dd[0] >= 0) {      // the phase token: nobody here waits by token

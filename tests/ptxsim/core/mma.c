@@ -1,4 +1,5 @@
-// mma.sync and ldmatrix. Products and the sum of one instruction are exact (float64); one rounding to fp32 follows.
+// mma.sync and ldmatrix. Sums are rounded as an H200 rounds them, which has no E4M3 unit for mma.sync: it widens to F16, multiplies the first two of every four k,
+// then the other two, both from zero, and adds the accumulator by an ordinary addition.
 #include "numbers.h"
 
 enum { F16, BF16, S8, U8, E4M3 };
@@ -7,6 +8,16 @@ static double element(u64 reg, int e, int type) {
   if (type <= BF16) return half_to_f64(reg >> (16 * e), type);
   u8 v = (u8)(reg >> (8 * e));
   return type == S8 ? (double)(i8)v : type == U8 ? (double)v : (double)e4m3_value[v];
+}
+
+// d += a b
+static void multiply(double a[16][32], double b[32][8], double d[16][8], int K) {
+  int ea[32], eb[32][8];
+  for (int k = 0; k < K; k++) dot_exponents(b[k], eb[k], 8);
+  for (int i = 0; i < 16; i++) {
+    dot_exponents(a[i], ea, K);
+    dot_row(a[i], ea, b[0], eb[0], 8, d[i], K, 8, HALF_FRACTION, 23);
+  }
 }
 
 // A row of a fragment is undefined where one of its four lanes is.
@@ -22,7 +33,7 @@ int op_mma(Step *x) {
   PARTS(x);
   NEED(x, ALL_LANES);
   int type = (int)I->im[0], K = (int)I->im[1], na = (int)I->im[2], nb = (int)I->im[3], per = type <= BF16 ? 2 : 4;
-  double A[16][32], B[32][8], sum[16][8] = {{0}};
+  double A[16][32], B[32][8], sum[16][8] = {{0}}, C0[16][8], half[16][32], other[32][8];
   u32 undef_row[2] = {0, 0}, undef_col = 0;
   for (int q = 0; q < na; q++) {
     u64 *r = REG(ss[q]);
@@ -37,9 +48,28 @@ int op_mma(Step *x) {
       for (int e = 0; e < per; e++) B[per * (l & 3) + e + 4 * per * q][l >> 2] = element(r[l], e, type);
     }
   }
-  for (int i = 0; i < 16; i++)
-    for (int k = 0; k < K; k++)
-      for (int j = 0; j < 8; j++) sum[i][j] += A[i][k] * B[k][j];
+  int integers = type == S8 || type == U8;
+  for (int q = 0; q < 4; q++)
+    for (int l = 0; l < 32; l++) C0[(l >> 2) + 8 * (q >> 1)][2 * (l & 3) + (q & 1)] = as_f32(REG(ss[na + nb + q])[l]);
+  if (integers) {
+    for (int i = 0; i < 16; i++)
+      for (int k = 0; k < K; k++)
+        for (int j = 0; j < 8; j++) sum[i][j] += A[i][k] * B[k][j];
+  } else if (type == E4M3) {
+    for (int h = 0; h < 2; h++) {
+      for (int k = 0; k < K / 2; k++) {
+        int from = 4 * (k >> 1) + 2 * h + (k & 1);
+        for (int i = 0; i < 16; i++) half[i][k] = A[i][from];
+        memcpy(other[k], B[from], sizeof other[k]);
+      }
+      multiply(half, other, sum, K / 2);
+    }
+    for (int i = 0; i < 16; i++)
+      for (int j = 0; j < 8; j++) sum[i][j] = (float)(sum[i][j] + C0[i][j]);
+  } else {
+    memcpy(sum, C0, sizeof sum);
+    multiply(A, B, sum, K);
+  }
   u64 D[4][32];       // first all, then the registers: they may be those of C in another order
   u32 undef_out[4];
   for (int q = 0; q < 4; q++) {
@@ -49,7 +79,7 @@ int op_mma(Step *x) {
       int col = 2 * (l & 3) + (q & 1);
       double v = sum[(l >> 2) + 8 * (q >> 1)][col];
       undef |= (undef_col >> col & 1) << l;
-      D[q][l] = type == S8 || type == U8 ? (u32)((u32)C[l] + (u32)(i64)v) : out_f32((float)((double)as_f32(C[l]) + v), 0);
+      D[q][l] = integers ? (u32)((u32)C[l] + (u32)(i64)v) : out_f32((float)v, 0);
     }
     undef_out[q] = undef;
   }

@@ -27,3 +27,8 @@ static inline float min_max_f32(float x, float y, int max, int nan) {
   if (x == y) return (max ? !signbit(x) : !!signbit(x)) ? x : y;      // -0 < +0
   return (x > y) == max ? x : y;
 }
+
+// dot.c
+enum { HALF_FRACTION = 25, E4M3_FRACTION = 13 };
+void dot_exponents(const double *x, int *e, int n);
+void dot_row(const double *a, const int *ea, const double *b, const int *eb, int stride, double *d, int K, int n, int fraction, int result);

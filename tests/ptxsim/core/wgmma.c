@@ -4,12 +4,13 @@
 enum { F16, BF16, S8, U8, E4M3 };
 #define TAG(group) ((u16)((group) % 32000 + 1))
 
-// Shared address of the 16 bytes at (row, byte) of a K-major operand.
+// Shared address of the 16 bytes at (row, byte) of a K-major operand. A base offset moves the place that the swizzle counts its rows of 128 bytes from.
 static i64 operand_at(u64 desc, int row, int byte) {
   i64 start = (desc & 0x3fff) << 4, leading = (desc >> 16 & 0x3fff) << 4, stride = (desc >> 32 & 0x3fff) << 4;
   int layout = (int)(desc >> 62);
   if (layout == 0) return start + (row >> 3) * stride + (byte >> 4) * leading + (row & 7) * 16;
-  return swizzled(start + (row >> 3) * stride + (row & 7) * (layout == 1 ? 128 : layout == 2 ? 64 : 32) + byte, 4 - layout);
+  i64 from = (i64)(desc >> 49 & 7) * 128, a = start + (row >> 3) * stride + (row & 7) * (layout == 1 ? 128 : layout == 2 ? 64 : 32) + byte;
+  return a ^ swizzled(a - from, 4 - layout) ^ (a - from);
 }
 
 static void decode16(const u8 *p, int type, double *o) {
@@ -22,7 +23,8 @@ static void decode16(const u8 *p, int type, double *o) {
 
 // The 16 rows of one warp. im: 0 N, 1 bytes of K, 2 type, 3 A in shared memory, 4 and 5 scale-d predicate and its negation, 6 saturate.
 static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
-  static double A[32][16], B[32][256], sum[16][256];      // [k][row], [k][column]; one launch a process at a time
+  static double A[16][32], B[32][256], sum[16][256];      // [row][k], [k][column]; one launch a process at a time
+  static int ea[16][32], eb[32][256];                     // exponents
   static u8 undef_col[256];
   Inst *I = &S->code[q->pc];
   CTA *c = W->c;
@@ -32,7 +34,6 @@ static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
   memset(undef_col, 0, sizeof undef_col);
   for (int is_b = !a_shared; is_b < 2; is_b++) {
     u64 desc = is_b ? q->desc_b : q->desc_a;
-    if (desc >> 49 & 7) return fail(S, q->pc, "wgmma descriptor with a base offset: not simulated");
     for (int r = 0; r < (is_b ? N : 16); r++)
       for (int byte = 0; byte < 32; byte += 16) {
         i64 a = operand_at(desc, is_b ? r : r + 16 * (W->wid & 3), byte);
@@ -45,20 +46,31 @@ static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
         if (!defined && !is_b) undef_row[r >> 3] |= 15u << (4 * (r & 7));
         double o[16];
         decode16(c->sm + a, type, o);
-        for (int i = 0; i < per16; i++) *(is_b ? &B[byte / 16 * per16 + i][r] : &A[byte / 16 * per16 + i][r]) = o[i];
+        for (int i = 0; i < per16; i++) *(is_b ? &B[byte / 16 * per16 + i][r] : &A[r][byte / 16 * per16 + i]) = o[i];
       }
   }
   for (int r = 0; r < 4 && !a_shared; r++) {
     undef_row[r & 1] |= spread_rows(W->undef[ss[r]]);
     for (int l = 0; l < 32; l++)
-      for (int e = 0; e < 2; e++) A[2 * (l & 3) + e + 8 * (r >> 1)][(l >> 2) + 8 * (r & 1)] = half_to_f64(REG(ss[r])[l] >> (16 * e), type);
+      for (int e = 0; e < 2; e++) A[(l >> 2) + 8 * (r & 1)][2 * (l & 3) + e + 8 * (r >> 1)] = half_to_f64(REG(ss[r])[l] >> (16 * e), type);
   }
-  for (int i = 0; i < 16; i++) {
-    memset(sum[i], 0, N * sizeof sum[i][0]);
-    for (int k = 0; k < K; k++)
-      for (int j = 0; j < N; j++) sum[i][j] += A[k][i] * B[k][j];
-  }
+  int integers = type == S8 || type == U8, fraction = type == E4M3 ? E4M3_FRACTION : HALF_FRACTION;
   for (int r = 0; r < N / 2; r++) {       // register 4j + 2i + e: column block j, row half i, column e of a pair
+    int j = r >> 2, i = r >> 1 & 1, e = r & 1;
+    u64 *D = REG(dd[r]);
+    for (int l = 0; l < 32; l++) sum[(l >> 2) + 8 * i][8 * j + 2 * (l & 3) + e] = q->scale_d && !integers ? (double)as_f32(D[l]) : 0.0;
+  }
+  for (int k = 0; k < K && !integers; k++) dot_exponents(B[k], eb[k], N);
+  for (int i = 0; i < 16; i++) {
+    if (integers) {
+      for (int k = 0; k < K; k++)
+        for (int j = 0; j < N; j++) sum[i][j] += A[i][k] * B[k][j];
+    } else {
+      dot_exponents(A[i], ea[i], K);
+      dot_row(A[i], ea[i], B[0], eb[0], 256, sum[i], K, N, fraction, type == E4M3 ? E4M3_FRACTION : 23);
+    }
+  }
+  for (int r = 0; r < N / 2; r++) {
     int j = r >> 2, i = r >> 1 & 1, e = r & 1, reg = dd[r];
     u64 *D = REG(reg);
     u32 undef = undef_row[i] | (q->scale_d ? W->undef[reg] : 0);
@@ -66,11 +78,11 @@ static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
       int col = 8 * j + 2 * (l & 3) + e;
       double v = sum[(l >> 2) + 8 * i][col];
       if (undef_col[col]) undef |= 1u << l;
-      if (type == S8 || type == U8) {
+      if (integers) {
         i64 s = (q->scale_d ? (i64)(i32)D[l] : 0) + (i64)v;
         if (I->im[6]) s = s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s;
         D[l] = (u32)s;
-      } else D[l] = out_f32((float)((q->scale_d ? (double)as_f32(D[l]) : 0.0) + v), 0);
+      } else D[l] = out_f32((float)v, 0);
     }
     W->undef[reg] = undef;
   }

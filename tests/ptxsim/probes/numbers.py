@@ -96,23 +96,27 @@ def bits(values, kind):
     return sign | code.astype(np.uint8)
 
 
-def _values(rng, shape, kind, spread, center=0):
+def _values(rng, shape, kind, spread, center=0, subnormal=False):
     _, _, m = KINDS[kind]
     low, high = {"f16": (-14, 15), "bf16": (-126, 127), "e4m3": (-6, 7)}[kind]
     exponent = np.clip(rng.randint(-spread, spread + 1, shape) + center, low, high)
     value = (1 + rng.randint(0, 1 << m, shape) / (1 << m)) * 2.0**exponent
+    if subnormal:
+        value = np.where(rng.rand(*shape) < 0.5, rng.randint(0, 1 << m, shape) * 2.0**(low - m), value)
     return np.where(rng.rand(*shape) < 0.5, -value, value) * (rng.rand(*shape) < 0.95)
 
 
 def rounding_inputs(kind, rows, columns, groups, seed):
-    """A [groups, rows, K], B [groups, columns, K], C [groups, rows, columns] as float64. Groups go through eight spreads of exponents; of every four
-    eights the second has no C, the fourth (bf16) products among the subnormals of fp32. The first groups are the same for any number of groups."""
+    """A [groups, rows, K], B [groups, columns, K], C [groups, rows, columns] as float64. Groups go through eight spreads of exponents. Of every four eights the second
+    has no C; in the fourth half of the numbers of A are subnormal (bf16: products among the subnormals of fp32). The first groups are the same for any number of groups."""
     rng, K = np.random.RandomState(seed), KINDS[kind][0]
     A, B, C = np.zeros((groups, rows, K)), np.zeros((groups, columns, K)), np.zeros((groups, rows, columns))
     for g in range(groups):
-        spread, tiny = (0, 1, 2, 3, 4, 6, 8, 10)[g % 8], kind == "bf16" and g // 8 % 4 == 3
-        A[g], B[g] = (_values(rng, x.shape, kind, spread, -66 if tiny else 0) for x in (A[g], B[g]))
-        c = (1 + rng.randint(0, 1 << 23, C[g].shape) / (1 << 23)) * 2.0**(rng.randint(-2 * spread - 2, 2 * spread + 5, C[g].shape) - (130 if tiny else 0))
+        spread, last = (0, 1, 2, 3, 4, 6, 8, 10)[g % 8], g // 8 % 4 == 3
+        tiny, center = last and kind == "bf16", {"f16": -14, "e4m3": -6, "bf16": -130}[kind] if last else 0
+        A[g] = _values(rng, A[g].shape, kind, spread, -66 if tiny else 0, last and not tiny)
+        B[g] = _values(rng, B[g].shape, kind, spread, -66 if tiny else 0)
+        c = (1 + rng.randint(0, 1 << 23, C[g].shape) / (1 << 23)) * 2.0**(rng.randint(-2 * spread - 2, 2 * spread + 5, C[g].shape) + center)
         c = np.where(c < 2.0**-126, np.round(c * 2.0**149) / 2.0**149, c)
         C[g] = 0 if g // 8 % 4 == 1 else np.where(rng.rand(*C[g].shape) < 0.5, -c, c)
     return A, B, C

@@ -1,0 +1,45 @@
+// How the tensor core of an H200 adds up one mma.sync or wgmma of floating-point numbers, bit for bit (docs/facts.md, probes/rounding.py): products are exact; they and
+// the accumulator are aligned to the greatest exponent among them, that of a product being the sum of its factors', and cut toward zero; the sum of what is left is exact, and cut.
+#include "numbers.h"
+
+enum { NOTHING = -10000 };      // the exponent of a zero, and of an infinity or NaN, which show in the sum by themselves: below every other, also of a sum
+
+static double power(int e) { return as_f64((u64)(e + 1023) << 52); }
+
+static int exponent(double x) {
+  int e = (int)(bits_f64(x) >> 52 & 0x7ff);
+  return e == 0 || e == 0x7ff ? NOTHING : e - 1023;
+}
+
+void dot_exponents(const double *x, int *e, int n) {
+  for (int i = 0; i < n; i++) e[i] = exponent(x[i]);
+}
+
+static double cut(double x, int fraction) {
+  if (fraction == 23) {
+    float f = (float)x;
+    return fabs((double)f) > fabs(x) ? as_f32(bits_f32(f) - 1) : f;     // the next one toward zero
+  }
+  int e = exponent(x);
+  return e == NOTHING ? x : trunc(x * power(fraction - e)) * power(e - fraction);
+}
+
+// d[j] += a . b[.][j] for n columns. b and its exponents: [K][stride]. fraction: bits kept below the greatest exponent; result: below that of the sum (23: of a fp32).
+void dot_row(const double *a, const int *ea, const double *b, const int *eb, int stride, double *d, int K, int n, int fraction, int result) {
+  int top[256];
+  double up[256], sum[256];
+  for (int j = 0; j < n; j++) top[j] = exponent(d[j]);
+  for (int k = 0; k < K; k++)
+    for (int j = 0; j < n; j++) {
+      int e = ea[k] + eb[k * stride + j];
+      top[j] = e > top[j] ? e : top[j];
+    }
+  for (int j = 0; j < n; j++) {
+    top[j] = top[j] < -126 ? -126 : top[j];
+    up[j] = power(fraction - top[j]);
+    sum[j] = trunc(d[j] * up[j]);
+  }
+  for (int k = 0; k < K; k++)
+    for (int j = 0; j < n; j++) sum[j] += trunc(a[k] * b[k * stride + j] * up[j]);
+  for (int j = 0; j < n; j++) d[j] = cut(sum[j] * power(top[j] - fraction), result);
+}
