@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from ptxsim.probes import here, instructions, numbers, protocol, rounding
-from ptxsim.probes.__main__ import RECORD, launches
+from ptxsim.probes.__main__ import KEPT, RECORD, launches
 
 CARD = np.load(RECORD)
 LAUNCHES = launches()
@@ -88,8 +88,8 @@ def test_models_of_rounding(kind, unit):
     """What docs/facts.md says in words, apart from the simulator; and a model that is a little different is not it."""
     rows, columns = numbers.ROUNDING[unit]
     given = CARD[f"rounding.{unit}.{kind}"]
-    D = numbers.by_row(given, rows)[:8]
-    A, B, C = (x[:8] for x in numbers.rounding_inputs(kind, rows, columns, 8, 11 if unit == "wgmma" else 12))
+    D = numbers.by_row(given, rows)
+    A, B, C = numbers.rounding_inputs(kind, rows, columns, KEPT, 11 if unit == "wgmma" else 12)
     best = rounding.MODELS[kind]
     assert (rounding.predict(best, A, B, C).view(np.uint32) == D.view(np.uint32)).all()
     for change in (dict(fraction=best.fraction - 1), dict(fraction=best.fraction + 1), dict(normalised=True), dict(result=best.result + 1)):

@@ -11,8 +11,13 @@ static int exponent(double x) {
   return e == 0 || e == 0x7ff ? NOTHING : e - 1023;
 }
 
-void dot_exponents(const double *x, int *e, int n) {
-  for (int i = 0; i < n; i++) e[i] = exponent(x[i]);
+// Of n operands; subnormal ones have the least exponent of their type.
+void dot_exponents(const double *x, int *e, int n, int type) {
+  int least = type == DOT_F16 ? -14 : type == DOT_BF16 ? -126 : -6;
+  for (int i = 0; i < n; i++) {
+    int v = exponent(x[i]);
+    e[i] = v != NOTHING && v < least ? least : v;
+  }
 }
 
 static double cut(double x, int fraction) {
@@ -24,22 +29,26 @@ static double cut(double x, int fraction) {
   return e == NOTHING ? x : trunc(x * power(fraction - e)) * power(e - fraction);
 }
 
-// d[j] += a . b[.][j] for n columns. b and its exponents: [K][stride]. fraction: bits kept below the greatest exponent; result: below that of the sum (23: of a fp32).
+enum { WIDE = 8 };      // columns at a time, in registers
+
+// d[j] += a . b[.][j] for n columns, a multiple of WIDE. b and its exponents: [K][stride]. fraction: bits kept below the greatest exponent; result: below that of the sum (23: of a fp32).
 void dot_row(const double *a, const int *ea, const double *b, const int *eb, int stride, double *d, int K, int n, int fraction, int result) {
-  int top[256];
-  double up[256], sum[256];
-  for (int j = 0; j < n; j++) top[j] = exponent(d[j]);
-  for (int k = 0; k < K; k++)
-    for (int j = 0; j < n; j++) {
-      int e = ea[k] + eb[k * stride + j];
-      top[j] = e > top[j] ? e : top[j];
+  for (int first = 0; first < n; first += WIDE, b += WIDE, eb += WIDE, d += WIDE) {
+    int top[WIDE];
+    double up[WIDE], sum[WIDE];
+    for (int j = 0; j < WIDE; j++) top[j] = exponent(d[j]);
+    for (int k = 0; k < K; k++)
+      for (int j = 0; j < WIDE; j++) {
+        int e = ea[k] + eb[k * stride + j];
+        top[j] = e > top[j] ? e : top[j];
+      }
+    for (int j = 0; j < WIDE; j++) {
+      top[j] = top[j] < -126 ? -126 : top[j];
+      up[j] = power(fraction - top[j]);
+      sum[j] = trunc(d[j] * up[j]);
     }
-  for (int j = 0; j < n; j++) {
-    top[j] = top[j] < -126 ? -126 : top[j];
-    up[j] = power(fraction - top[j]);
-    sum[j] = trunc(d[j] * up[j]);
+    for (int k = 0; k < K; k++)
+      for (int j = 0; j < WIDE; j++) sum[j] += trunc(a[k] * b[k * stride + j] * up[j]);
+    for (int j = 0; j < WIDE; j++) d[j] = cut(sum[j] * power(top[j] - fraction), result);
   }
-  for (int k = 0; k < K; k++)
-    for (int j = 0; j < n; j++) sum[j] += trunc(a[k] * b[k * stride + j] * up[j]);
-  for (int j = 0; j < n; j++) d[j] = cut(sum[j] * power(top[j] - fraction), result);
 }

@@ -11,11 +11,11 @@ static double element(u64 reg, int e, int type) {
 }
 
 // d += a b
-static void multiply(double a[16][32], double b[32][8], double d[16][8], int K) {
+static void multiply(double a[16][32], double b[32][8], double d[16][8], int K, int dot) {
   int ea[32], eb[32][8];
-  for (int k = 0; k < K; k++) dot_exponents(b[k], eb[k], 8);
+  for (int k = 0; k < K; k++) dot_exponents(b[k], eb[k], 8, dot);
   for (int i = 0; i < 16; i++) {
-    dot_exponents(a[i], ea, K);
+    dot_exponents(a[i], ea, K, dot);
     dot_row(a[i], ea, b[0], eb[0], 8, d[i], K, 8, HALF_FRACTION, 23);
   }
 }
@@ -62,13 +62,13 @@ int op_mma(Step *x) {
         for (int i = 0; i < 16; i++) half[i][k] = A[i][from];
         memcpy(other[k], B[from], sizeof other[k]);
       }
-      multiply(half, other, sum, K / 2);
+      multiply(half, other, sum, K / 2, DOT_F16);
     }
     for (int i = 0; i < 16; i++)
       for (int j = 0; j < 8; j++) sum[i][j] = (float)(sum[i][j] + C0[i][j]);
   } else {
     memcpy(sum, C0, sizeof sum);
-    multiply(A, B, sum, K);
+    multiply(A, B, sum, K, type == F16 ? DOT_F16 : DOT_BF16);
   }
   u64 D[4][32];       // first all, then the registers: they may be those of C in another order
   u32 undef_out[4];

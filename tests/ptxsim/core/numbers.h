@@ -29,6 +29,7 @@ static inline float min_max_f32(float x, float y, int max, int nan) {
 }
 
 // dot.c
+enum { DOT_F16, DOT_BF16, DOT_E4M3 };
 enum { HALF_FRACTION = 25, E4M3_FRACTION = 13 };
-void dot_exponents(const double *x, int *e, int n);
+void dot_exponents(const double *x, int *e, int n, int type);
 void dot_row(const double *a, const int *ea, const double *b, const int *eb, int stride, double *d, int K, int n, int fraction, int result);

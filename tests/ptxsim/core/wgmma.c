@@ -54,19 +54,19 @@ static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
     for (int l = 0; l < 32; l++)
       for (int e = 0; e < 2; e++) A[(l >> 2) + 8 * (r & 1)][2 * (l & 3) + e + 8 * (r >> 1)] = half_to_f64(REG(ss[r])[l] >> (16 * e), type);
   }
-  int integers = type == S8 || type == U8, fraction = type == E4M3 ? E4M3_FRACTION : HALF_FRACTION;
+  int integers = type == S8 || type == U8, fraction = type == E4M3 ? E4M3_FRACTION : HALF_FRACTION, dot = type == F16 ? DOT_F16 : type == BF16 ? DOT_BF16 : DOT_E4M3;
   for (int r = 0; r < N / 2; r++) {       // register 4j + 2i + e: column block j, row half i, column e of a pair
     int j = r >> 2, i = r >> 1 & 1, e = r & 1;
     u64 *D = REG(dd[r]);
     for (int l = 0; l < 32; l++) sum[(l >> 2) + 8 * i][8 * j + 2 * (l & 3) + e] = q->scale_d && !integers ? (double)as_f32(D[l]) : 0.0;
   }
-  for (int k = 0; k < K && !integers; k++) dot_exponents(B[k], eb[k], N);
+  for (int k = 0; k < K && !integers; k++) dot_exponents(B[k], eb[k], N, dot);
   for (int i = 0; i < 16; i++) {
     if (integers) {
       for (int k = 0; k < K; k++)
         for (int j = 0; j < N; j++) sum[i][j] += A[i][k] * B[k][j];
     } else {
-      dot_exponents(A[i], ea[i], K);
+      dot_exponents(A[i], ea[i], K, dot);
       dot_row(A[i], ea[i], B[0], eb[0], 256, sum[i], K, N, fraction, type == E4M3 ? E4M3_FRACTION : 23);
     }
   }

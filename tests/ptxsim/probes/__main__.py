@@ -7,7 +7,7 @@ import numpy as np
 from . import card, here, instructions, numbers, protocol
 
 GROUPS = 256        # of random operands on a card
-KEPT = 24           # of them in h200.npz: the first are the same for any number
+KEPT = 32           # of them in h200.npz: the first are the same for any number
 RECORD = pathlib.Path(__file__).with_name("h200.npz")
 
 

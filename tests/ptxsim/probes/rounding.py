@@ -14,10 +14,11 @@ LEAST = -10000      # the exponent of a zero
 class Model:
     fraction: int               # bits kept below the greatest exponent
     result: int = 23            # bits kept of the sum, below its own exponent
+    least: int = -126           # exponent of a subnormal operand
     normalised: bool = False    # exponent of a product: its own instead of the sum of its factors'
 
 
-MODELS = {"f16": Model(25), "bf16": Model(25), "e4m3": Model(13, 13)}       # of wgmma; mma.sync has the first two, and widens E4M3 to F16
+MODELS = {"f16": Model(25, least=-14), "bf16": Model(25), "e4m3": Model(13, 13, -6)}       # of wgmma; mma.sync has the first two, and widens E4M3 to F16
 changed = dataclasses.replace
 
 
@@ -34,7 +35,8 @@ def cut(x, at):
 def predict(model, A, B, C):
     """A [g, m, k], B [g, n, k], C [g, m, n] in float64 -> float32 [g, m, n]."""
     products = A[:, :, None, :] * B[:, None, :, :]
-    exponents = exponent(products) if model.normalised else exponent(A)[:, :, None, :] + exponent(B)[:, None, :, :]
+    a, b = (np.maximum(exponent(x), model.least) for x in (A, B))
+    exponents = exponent(products) if model.normalised else a[:, :, None, :] + b[:, None, :, :]
     top = np.maximum(np.where(products == 0, LEAST, exponents).max(-1), exponent(C))
     at = np.maximum(top, -126) - model.fraction
     total = cut(products, at[..., None]).sum(-1) + cut(C, at)
