@@ -3,6 +3,8 @@ import ctypes as C
 
 import numpy as np
 
+from ptxsim.probes import rounding
+
 from .problems import Problem, as_type, e4m3_values, values_of
 
 PAGE = 128
@@ -46,3 +48,20 @@ def expected(job, problem, tokens, lens):
                 sums[h, block, first:first + n] = np.where(seen, np.abs(rows) @ np.abs(tile).T, 0).max(-1)
         first += n
     return scores, sums
+
+
+def as_the_card_rounds(problem, tokens, lens):
+    """float32 scores of FP8 keys by the model of wgmma in probes/rounding.py: four instructions of 32 products, each from what the last one left."""
+    q, k = (e4m3_values(problem.array(n)) for n in "qk")
+    scores, first = np.full(problem.array("scores").shape, -np.inf, np.float32), 0
+    for b, (n, keys) in enumerate(zip(tokens, lens)):
+        for block in range(-(-keys // PAGE)):
+            tile = k[problem.array("table")[b, block], 0][None]
+            seen = PAGE * block + np.arange(PAGE) <= (keys - n + np.arange(n))[:, None]
+            for h in range(q.shape[1]):
+                rows, sums = q[first:first + n, h][None], np.zeros((1, n, PAGE))
+                for at in range(0, 128, 32):
+                    sums = rounding.predict(rounding.MODELS["e4m3"], rows[..., at:at + 32], tile[..., at:at + 32], sums).astype(np.float64)
+                scores[h, block, first:first + n] = np.where(seen, sums[0], -np.inf).max(-1)
+        first += n
+    return scores
