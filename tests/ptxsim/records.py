@@ -38,6 +38,7 @@ class Tally:
     wrong: list = dataclasses.field(default_factory=list)       # "case: problem"
     bits: int = 0           # of all scores, whatever the order of the rows
     executed: dict = dataclasses.field(default_factory=dict)    # kernel -> share of its instructions
+    missed: dict = dataclasses.field(default_factory=dict)      # kernel -> "all instructions: those that did not run", as 2911: 3-7,20
     phases: dict = dataclasses.field(default_factory=dict)      # kernel -> least phases that one of its mbarriers completed
     instructions: int = 0   # of warps
     seconds: float = 0.0
@@ -63,17 +64,39 @@ class Tally:
         """After the last row: what ran of the kernels, whose counts are of this schedule alone."""
         for k in compiled:
             self.executed[k.name] = round(k.coverage, 4)
+            self.missed[k.name] = f"{k.hits.size}: {_ranges(np.nonzero(k.hits == 0)[0])}"
             self.phases[k.name] = min(k.phases.values(), default=RING)
 
     def add(self, other):
         most = lambda a, b: {k: max(a.get(k, 0), b.get(k, 0)) for k in {**a, **b}}
+        executed, missed = most(self.executed, other.executed), {**self.missed, **other.missed}
+        for k in self.missed.keys() & other.missed.keys():
+            size, both = int(self.missed[k].partition(":")[0]), sorted(_numbers(self.missed[k]) & _numbers(other.missed[k]))
+            executed[k], missed[k] = round(1 - len(both) / size, 4), f"{size}: {_ranges(both)}"
         return Tally(self.rows + other.rows, self.slots + other.slots, self.exact + other.exact, self.h200 + other.h200, max(self.worst, other.worst),
-                     self.reports + other.reports, self.wrong + other.wrong, self.bits ^ other.bits, most(self.executed, other.executed), most(self.phases, other.phases),
+                     self.reports + other.reports, self.wrong + other.wrong, self.bits ^ other.bits, executed, missed, most(self.phases, other.phases),
                      self.instructions + other.instructions, self.seconds + other.seconds)
 
     @property
     def good(self):
         return not self.wrong and not self.reports
+
+
+def _ranges(numbers):
+    """[3, 4, 5, 9] -> "3-5,9"."""
+    found = []
+    for n in map(int, numbers):
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in found)
+
+
+def _numbers(missed):
+    """The set of an entry of Tally.missed."""
+    parts = [p.partition("-") for p in missed.partition(": ")[2].split(",") if p]
+    return {n for a, _, b in parts for n in range(int(a), int(b or a) + 1)}
 
 
 @functools.cache

@@ -110,10 +110,13 @@ def test_a_sweep_goes_on_where_it_stopped(store, work, monkeypatch):
     assert len(sweep.run(store, work, "random:1", DIRECT).rows) == 2
     few.append("ramp_offset_126")
     more = sweep.run(store, work, "eager", DIRECT)
-    record = store.read("direct", work.label)
+    record, (kernel,) = store.read("direct", work.label), first.executed
     assert [records.row_id(c) for c in work.rows if c.name.startswith("ramp_offset_126")] == more.rows
     assert [record["runs"][s]["cases"] for s in ("eager", "random:1")] == [3, 2] and record["runs"]["eager"]["exact"] == 3
     whole = sweep.run(store, work, "lazy", DIRECT)
+    assert [records._ranges([3, 4, 5, 9]), records._numbers("20: 3-5,9"), records._numbers("20: ")] == ["3-5,9", {3, 4, 5, 9}, set()]
+    assert 0.2 < record["runs"]["eager"]["executed"][kernel] < 0.9 and record["runs"]["eager"]["executed"][kernel] >= first.executed[kernel]
+    assert whole.missed[kernel] == record["runs"]["eager"]["missed"][kernel] and whole.executed[kernel] == record["runs"]["eager"]["executed"][kernel]
     assert f"{whole.bits:016x}" == store.read("direct", work.label)["runs"]["eager"]["bits"] and len(whole.rows) == 3
 
 
