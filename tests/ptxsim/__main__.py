@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m ptxsim run sm_90a.native.decode --cases many_pages --schedules eager,lazy
     PYTHONPATH=tests python -m ptxsim coverage sm_80
-    PYTHONPATH=tests python -m ptxsim mutate sm_90a.native.decode.nvfp4.public.n16 --kinds "drop,no wait,address,guard" --every 5
+    PYTHONPATH=tests python -m ptxsim mutate sm_90a.native.decode.nvfp4.public.n16 --sample 80 --seed 1
 """
 import argparse
 import sys
@@ -41,20 +41,32 @@ def main():
     parser.add_argument("--schedules", default=",".join(runs.SCHEDULES))
     parser.add_argument("--elect-last", action="store_true", help="elect.sync elects the last lane")
     parser.add_argument("--notes", action="store_true", help="print notes as well as faults")
-    parser.add_argument("--kinds", default="drop,no wait", help="of mutants: drop, no wait, address, guard")
-    parser.add_argument("--every", type=int, default=1, help="try every n-th mutant only")
-    parser.add_argument("--all", action="store_true", help="print the mutants that were noticed, too")
+    parser.add_argument("--kinds", default=",".join(mutate.KINDS), help="of changes, separated by commas; default: all")
+    parser.add_argument("--sample", type=int, default=0, help="changes of a kernel, of all kinds in turn; default: all of them")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--launches", help="numbers of the variant's launches to change; default: all")
+    parser.add_argument("--record", nargs="?", const=str(mutate.RECORDS), help="also put what came out into this file; default: results/mutations.json")
+    parser.add_argument("--again", action="store_true", help="only the survivors that --record's file has, on other --cases")
+    parser.add_argument("--all", action="store_true", help="print the changes that were noticed, too")
     args = parser.parse_args()
-    bad = 0
+    if args.again and not (args.record and args.cases):
+        parser.error("--again needs --record and --cases")
+    bad, records = 0, []
     for variant in _select(args.variants):
+        if args.command == "mutate" and args.again:
+            records += mutate.again(variant, args.cases, mutate.load(args.record))
+            continue
         if args.command == "mutate":
-            mutate.report(variant, args.kinds.split(","), args.every, 0, args.all)
+            launches = [int(i) for i in args.launches.split(",")] if args.launches else None
+            records += mutate.report(variant, args.kinds.split(","), match=args.cases or mutate.CASES, launches=launches, sample=args.sample, seed=args.seed, show_all=args.all)
             continue
         compiled, wrong = _sweep(variant, args)
         bad += wrong
         for kernel in compiled if args.command == "coverage" else ():
             for line in kernel.not_executed():
                 print(f"    {kernel.name} {line}")
+    if args.record:
+        mutate.save(args.record, records)
     sys.exit(bad > 0)
 
 

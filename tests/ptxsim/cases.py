@@ -51,6 +51,15 @@ def _falls_late(inp, name):
     return dataclasses.replace(inp, **{name: sums})
 
 
+def _other_lengths(inp):
+    """Of sequences that have keys every other one has 300 more than its pages hold, the others 150 less than that, or one."""
+    lengths = np.diff(inp.cu_k)
+    some = np.nonzero(lengths)[0]
+    lengths[some[::2]] += 300
+    lengths[some[1::2]] = np.maximum(lengths[some[1::2]] - 150, 1)
+    return dataclasses.replace(inp, cu_k=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max_seqlen_k=int(lengths.max()))
+
+
 def _some_wide(inp):
     """Every third page far apart in its exponents, and some rows far from the others of theirs."""
     for page in range(0, inp.k.shape[0], 3):
@@ -74,11 +83,21 @@ def _machinery(fmt):
          lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=214), (1, 8, 9, 17, 40, 41, 77)), {}),
         ("bad_pages_often", "every fifth page, so that they also come late in the walk of a worker; 24 columns",
          lambda f: _bad_pages(batch(f, [3], [240 * PAGE - 9], 8, seed=218), range(2, 240, 5)), {}),
+        ("bad_pages_many_sequences", "every third page, in short sequences: the next page of a warp's is a bad one of another sequence",
+         lambda f: _bad_pages(batch(f, [i % 3 + 1 for i in range(24)], [140 + 41 * i for i in range(24)], 4, seed=223), range(0, 126, 3)), {}),
+        ("bad_pages_one_by_one", "bad pages, and queries that see little of a long sequence: the wide decode makes a segment of every page",
+         lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=228, qo_offset=np.array([300], np.int32)), range(0, 90, 3)), {}),
         ("nan_long", "NaN keys and queries deep in a walk",
          lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
         ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
         ("many_sequences_600", "more sequences than a CTA holds a table for", b([(i * 7) % 4 for i in range(600)], [(i * 97) % 261 for i in range(600)], 2, seed=212), {}),
         ("many_sequences_600_heads", "the same with two KV heads", b([(i * 5) % 3 for i in range(600)], [(i * 89) % 390 for i in range(600)], 4, 2, seed=215), {}),
+        ("other_lengths", "more or fewer keys than the pages of a sequence hold", lambda f: _other_lengths(batch(f, [2] * 20, [100 + 43 * i for i in range(20)], 4, seed=226)), {}),
+        ("other_lengths_600", "more sequences than a table holds, with more or fewer keys than their pages hold",
+         lambda f: _other_lengths(batch(f, [(i + 1) % 3 for i in range(600)], [(i * 97) % 261 if i % 9 == 0 else 0 for i in range(600)], 4, 2, seed=224)), {}),
+        ("many_sequences_516", "one more than the table of the wide decode holds", b([1] * 516, [(i * 97) % 261 if i % 9 == 0 else 0 for i in range(516)], 2, seed=227), {}),
+        ("many_sequences_300", "a table searched in three rounds", b([1] * 300, [(i * 97) % 261 if i % 3 == 0 else 0 for i in range(300)], 2, seed=225), {}),
+        ("many_tokens", "more groups of 32 tokens than the grid has warps", b([3], [200], 1, seed=229, pad_tokens=2500), {}),
         ("lie_page_ranges", "page ranges in random order, two KV heads", lambda f: _shuffled_ranges(batch(f, [2] * 40, [40 + 19 * i for i in range(40)], 4, 2, seed=216)),
          {}),
         ("lie_page_ranges_600", "the same with more sequences than a table holds",

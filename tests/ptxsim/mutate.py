@@ -1,107 +1,295 @@
-"""Breaks one instruction of a kernel at a time and asks whether the simulator notices.
+"""Changes one instruction of a kernel at a time and asks whether the simulator notices.
 
-A mutant that nobody notices is redundant, equivalent, or a gap of the cases or of the simulator: it is listed, to be judged by a reader.
+A change that nobody notices is redundant, equivalent, or a gap of the cases or of the simulator: it is listed, to be judged by a reader.
 
-    for verdict in verdicts(variant): print(verdict)
+    bench = Bench(variant)
+    for verdict in bench.verdicts(chosen(bench.compiled[0], bench.executed[0], KINDS, sample=80, seed=1)): print(verdict)
 """
 import copy
 import dataclasses
+import hashlib
+import json
+import pathlib
+import random
 import time
 
 import numpy as np
 
-from . import cases, kernels, runs
+from . import cache, cases, kernels, runs
 from .decode.operands import OPS
 
+RECORDS = cache.HERE / "results" / "mutations.json"
 CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries,sim_many_tiles"
 SCHEDULES = ("eager", "lazy", "random:1")
 
+# What a change is called: an instruction that orders, moves or multiplies is dropped; a wait answers at once; a count of arrivals, bytes, threads or groups in flight is
+# another; a wait asks for the other phase; bits of an operand's descriptor, an address, a mask of bits or partner of a lane, a comparison is off by one; a guard is turned around.
+KINDS = ("drop", "no wait", "count", "parity", "descriptor", "address", "mask", "compare", "guard")
 DROPPED = ["MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BAR", "BARWARP", "CL_ARRIVE", "CL_WAIT", "FENCE_ASYNC", "FENCE_MB", "CPASYNC", "CPCOMMIT", "CPWAIT", "CPMBAR",
            "BULK_G2S", "BULK_S2G", "TMA_LOAD", "MMA", "LDMATRIX", "WGMMA", "WG_FENCE", "WG_COMMIT", "WG_WAIT", "ATOM",
            "TC_MMA", "TC_CP", "TC_COMMIT", "TMEM_WAIT", "TMEM_DEALLOC"]
+GUARDED = ["LD", "ST", "MB_INIT", "MB_ARRIVE", "MB_EXPECT", "CPASYNC", "BULK_G2S", "TMA_LOAD", "BRA"]
+# Operation -> the fields of a row that hold offsets (8 + their number in the decoder), and by how many bytes each is moved.
+OFFSETS = {"LDMATRIX": [(10, 16)], "CPASYNC": [(8, 16), (9, 16)], "BULK_G2S": [(8, 16), (9, 16), (10, 8)], "TMA_LOAD": [(8, 128), (9, 8)], "ATOM": [(12, 4)],
+           "MB_ARRIVE": [(8, 8)], "MB_EXPECT": [(8, 8)], "MB_WAIT": [(8, 8)], "MB_INIT": [(8, 8)], "CPMBAR": [(8, 8)], "TC_COMMIT": [(8, 8)]}
+COMPARISONS = {0: 1, 1: 0, 2: 3, 3: 2, 4: 5, 5: 4, 6: 7, 7: 6, 8: 9, 9: 8, 10: 11, 11: 10, 12: 13, 13: 12}     # eq ne, lt le, gt ge and so on
+MAKES_DESCRIPTORS = ["ADD64", "ADD32", "OR", "PACK", "MOV"]
 NAMES = {number: name for name, number in OPS.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Row `pc` of a table becomes `row`; `sources`: {number of a source operand: constant in its place}."""
+    kind: str
+    pc: int
+    row: tuple
+    note: str = ""
+    sources: tuple = ()
+
+    @property
+    def what(self):
+        return f"{self.kind} ({self.note})" if self.note else self.kind
 
 
 @dataclasses.dataclass
 class Verdict:
     kernel: str
-    what: str           # "drop", "no wait", "address", "guard", "store"
+    change: Change
     at: str
     noticed: str        # what noticed it, or "" if nothing did
 
     def __str__(self):
-        return f"{self.kernel} {self.what}: {self.at}\n    {self.noticed or 'NOT NOTICED'}"
+        return f"{self.kernel} {self.change.what}: {self.at}\n    {self.noticed or 'NOT NOTICED'}"
 
 
-def mutants(program):
-    """(what, pc, row) of every single change: `row` replaces row pc of the table."""
-    for pc, row in enumerate(program.table):
-        name = NAMES[int(row[0])]
-        new = row.copy()
+class _Reader:
+    """Constants among the operands of a program, and who writes a register."""
+
+    def __init__(self, program):
+        self.program, self.values = program, list(program.constants)
+        self.writers = {}
+        for pc, row in enumerate(program.table):
+            for register in program.pool[row[4]:row[4] + row[3]]:
+                self.writers.setdefault(int(register), []).append(pc)
+
+    def constant(self, row, i):
+        """Value of source i if the text states it, or None."""
+        at = int(self.program.pool[row[6] + i]) - self.program.num_registers
+        return self.values[at][1] if i < row[5] and at >= 0 and self.values[at][0] == "value" else None
+
+    def descriptors(self):
+        """Rows that make what wgmma or tcgen05.mma takes as a descriptor: three steps back."""
+        table, pool, found = self.program.table, self.program.pool, set()
+        front = {int(pool[row[6] + i]) for row in table for i in
+                 {"WGMMA": range(row[5] - (2 if row[11] else 1), row[5]), "TC_MMA": (1, 2), "TC_CP": (1,)}.get(NAMES[int(row[0])], ())}
+        for _ in range(3):
+            rows = {pc for register in front for pc in self.writers.get(register, ()) if NAMES[int(table[pc][0])] in MAKES_DESCRIPTORS} - found
+            found |= rows
+            front = {int(r) for pc in rows for r in pool[table[pc][6]:table[pc][6] + table[pc][5]]}
+        return found
+
+
+def changes(program, kinds=KINDS):
+    """Every single Change of `program` of these kinds."""
+    reader, table = _Reader(program), program.table
+    descriptors = reader.descriptors()
+
+    def edited(kind, pc, note="", sources=(), **fields):
+        row = table[pc].copy()
+        for field, value in fields.items():
+            row[int(field[1:])] = value
+        return Change(kind, pc, tuple(int(x) for x in row), note, tuple(sources))
+
+    def of(pc, row):
+        name, constant = NAMES[int(row[0])], lambda i: reader.constant(row, i)
         if name in DROPPED:
-            new[0], new[7] = OPS["NOP"], 0
-            yield "drop", pc, new
-        elif name == "MB_WAIT":         # answers yes at once
-            new[0] = OPS["PMOV"]
-            new[8] = new[10] = program.num_predicates + 1
-            yield "no wait", pc, new
-        elif name in ("LD", "ST"):
-            new[12] += new[9] * new[10]
-            yield "address", pc, new
-        if name in ("ST", "MB_ARRIVE", "BULK_G2S", "BRA") and row[1] >= 0:
-            new = row.copy()
-            new[2] ^= 1
-            yield "guard", pc, new
+            yield edited("drop", pc, f0=OPS["NOP"], f7=0)
+        if name == "MB_WAIT":
+            yield edited("no wait", pc, f0=OPS["PMOV"], f8=program.num_predicates + 1, f10=program.num_predicates + 1)
+            phase = constant(1)
+            for stuck in (0, 1) if phase is None else (1 - phase,):
+                yield edited("parity", pc, str(stuck), [(1, stuck)])
+        if name in ("CPWAIT", "WG_WAIT") and row[8] >= 0:
+            yield edited("count", pc, f"{row[8] + 1} groups", f8=row[8] + 1)
+        amounts = {"MB_INIT": (1, 1), "MB_EXPECT": (1, 16), "MB_ARRIVE": (1, 16 if row[9] else 1), "BAR": (1, 32), "BULK_G2S": (2, 16)}
+        if name in amounts and constant(amounts[name][0]) is not None:
+            i, step = amounts[name]
+            for value in (constant(i) + step, constant(i) - step):
+                if value > 0:
+                    yield edited("count", pc, str(value), [(i, value)])
+        if name == "BAR" and constant(0) is not None:
+            yield edited("count", pc, f"barrier {constant(0) + 1}", [(0, constant(0) + 1)])
+        if name in ("LD", "ST"):
+            yield edited("address", pc, f"+{row[9] * row[10]}", f12=row[12] + row[9] * row[10])
+        for field, step in OFFSETS.get(name, ()):
+            yield edited("address", pc, f"operand {field - 8} +{step}", **{f"f{field}": row[field] + step})
+        if name == "TMA_LOAD":
+            for i in range(3, 3 + row[10]):
+                if constant(i) is not None:
+                    yield edited("address", pc, f"coordinate {i - 3} +1", [(i, constant(i) + 1)])
+        if pc in descriptors:
+            for i in range(row[5]):
+                if constant(i) is not None:
+                    yield edited("descriptor", pc, f"{constant(i):#x} ^ 1", [(i, constant(i) ^ 1)])
+        if name == "SHFL" and constant(1) is not None:
+            other = constant(1) >> 1 or 2
+            yield edited("mask", pc, f"lane {other}", [(1, other)])
+        if name == "VOTE":
+            yield edited("mask", pc, "negated", f10=row[10] ^ 1)
+        if name == "AND":
+            for i in range(row[5]):
+                if constant(i):
+                    yield edited("mask", pc, f"{constant(i):#x} without its lowest bit", [(i, constant(i) & (constant(i) - 1))])
+        if name == "SETP":
+            yield edited("compare", pc, "off by one" if row[8] > 1 else "negated", f8=COMPARISONS[int(row[8])])
+        if name in GUARDED and row[1] >= 0:
+            yield edited("guard", pc, f2=row[2] ^ 1)
+
+    for pc, row in enumerate(table):
+        yield from (c for c in of(pc, row) if c.kind in kinds)
 
 
-def _changed(kernel, pc, row):
+def changed(kernel, change):
+    """The kernel with one Change; counts of its own."""
     program = copy.copy(kernel.program)
-    program.table = program.table.copy()
-    program.table[pc] = row
+    program.table, row = program.table.copy(), list(change.row)
+    if change.sources:
+        program.constants = dict(program.constants)
+        operands = [int(x) for x in program.pool[row[6]:row[6] + row[5]]]
+        for i, value in change.sources:
+            operands[i] = program.constants.setdefault(("value", value), program.num_registers + len(program.constants))
+        row[6] = len(program.pool)
+        program.pool = np.concatenate([program.pool, np.array(operands + [0], np.int32)])
+    program.table[change.pc] = row
     mutant = dataclasses.replace(kernel)
     mutant.__dict__.update(program=program, hits=np.zeros(len(program.code), np.int64))
     return mutant
 
 
-def _kind(problem):
-    """A few words on what noticed."""
-    return problem.split("\n")[0][:140]
+def chosen(kernel, executed, kinds=KINDS, sample=0, seed=0):
+    """Changes of executed instructions, `sample` of them (0: all): by turns of each kind and each operation of it, drawn by `seed`."""
+    groups = {}
+    for change in changes(kernel.program, kinds):
+        if executed[change.pc]:
+            groups.setdefault((change.kind, kernel.program.table[change.pc][0]), []).append(change)
+    if not sample:
+        return [c for group in groups.values() for c in group]
+    draw, picked, taken = random.Random(f"{seed} {kernel.name}"), [], dict.fromkeys(groups, 0)
+    for group in groups.values():
+        draw.shuffle(group)
+    while len(picked) < sample and any(groups.values()):
+        for kind in kinds:
+            left = [key for key in groups if key[0] == kind and groups[key]]
+            if left and len(picked) < sample:
+                key = min(left, key=taken.get)
+                taken[key] += 1
+                picked.append(groups[key].pop())
+    return sorted(picked, key=lambda c: c.pc)
 
 
-def verdicts(variant, kinds=("drop", "no wait"), every=1, offset=0):
-    """Verdicts on the mutants of `variant` in instructions that its cases execute. every, offset: take each `every`-th mutant."""
-    compiled = kernels.load(variant.launches)
-    rows = cases.of(variant.path, variant.format, CASES)
-    budget = {}
-    for case in rows:
-        for schedule in SCHEDULES:
-            outcome, problems = runs.run(compiled, variant, case, schedule)
-            if problems:
-                raise AssertionError(f"{case.name} {schedule}: wrong before any change: {problems[0]}")
-            budget[case.name] = max(budget.get(case.name, 0), 3 * outcome.insts + 100000)
-    for index, kernel in enumerate(compiled):
-        chosen = [m for m in mutants(kernel.program) if m[0] in kinds and kernel.hits[m[1]]]
-        for what, pc, row in chosen[offset::every]:
-            changed = [*compiled[:index], _changed(kernel, pc, row), *compiled[index + 1:]]
-            noticed = ""
-            for schedule in SCHEDULES:
-                for case in rows:
-                    if not noticed:
-                        _, problems = runs.run(changed, variant, case, schedule, max_insts=budget[case.name])
-                        noticed = f"{schedule} {case.name}: {_kind(problems[0])}" if problems else ""
-            yield Verdict(kernel.name, what, kernel.program.at(pc), noticed)
+def again(variant, match, records):
+    """Try the survivors of `records` on other rows; what is noticed now counts so. Returns the records of the variant whose kernels have the text that they had."""
+    bench, done = Bench(variant, match), []
+    for index, kernel in enumerate(bench.compiled):
+        for record in (r for r in records if (r["variant"], r["kernel"], r["text"]) == (runs.label(variant), kernel.name, text_stamp(kernel))):
+            survivors = {(s["change"], s["at"]): s for s in record["survivors"]}
+            for v in bench.verdicts(index, [c for c in changes(kernel.program) if (c.what, kernel.program.at(c.pc)) in survivors]):
+                print(v, flush=True)
+                if v.noticed:
+                    record["survivors"].remove(survivors[v.change.what, v.at])
+                    record["kinds"][v.change.kind][1] += 1
+                    record["noticed"] += 1
+            record["rows"] += [c.name for c in bench.rows if c.name not in record["rows"]]
+            done.append(record)
+    return done
 
 
-def report(variant, kinds, every, offset, show_all=False):
-    """Print the verdicts and a count a kernel. Returns how many were not noticed."""
-    count, missed, start = {}, {}, time.time()
-    for v in verdicts(variant, kinds, every, offset):
-        key = v.kernel, v.what
-        count[key] = count.get(key, 0) + 1
-        missed[key] = missed.get(key, 0) + (not v.noticed)
-        if show_all or not v.noticed:
-            print(v, flush=True)
-    for (kernel, what), n in count.items():
-        print(f"{kernel} {what}: {n - missed[kernel, what]} of {n} noticed")
-    print(f"{time.time() - start:.0f} s", flush=True)
-    return sum(missed.values())
+def load(path):
+    path = pathlib.Path(path)
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def save(path, records):
+    """Put the records of `report` into the JSON file, in place of those of the same kernels. What a reader has written of a survivor stays, if it survives again:
+    "why", and "equivalent": whether the change makes no difference that any check could see."""
+    kept = {(r["variant"], r["kernel"]): r for r in load(path)}
+    for record in records:
+        key = record["variant"], record["kernel"]
+        judged = {(s["change"], s["at"]): s for s in kept.get(key, {}).get("survivors", ())}
+        record["survivors"] = [judged.get((s["change"], s["at"]), s) for s in record["survivors"]]
+        kept[key] = record
+    pathlib.Path(path).parent.mkdir(exist_ok=True)
+    pathlib.Path(path).write_text(json.dumps([kept[key] for key in sorted(kept)], indent=1) + "\n")
+
+
+def text_stamp(kernel):
+    """16 hex digits of the text that is executed."""
+    return hashlib.sha256(kernel.text.encode()).hexdigest()[:16]
+
+
+class Bench:
+    """A variant and the rows that its changes are tried on; every row is right before any change.
+
+    executed    for each launch, how often each instruction runs on all rows
+    """
+
+    def __init__(self, variant, match=CASES, schedules=SCHEDULES):
+        self.variant, self.schedules, self.compiled = variant, schedules, kernels.load(variant.launches)
+        self.rows, self.insts, self.ran = cases.of(variant.path, variant.format, match), {}, {}
+        for case in self.rows:
+            before = [k.hits.copy() for k in self.compiled]
+            for schedule in schedules:
+                outcome, problems = runs.run(self.compiled, variant, case, schedule)
+                if problems:
+                    raise AssertionError(f"{case.name} {schedule}: wrong before any change: {problems[0]}")
+                self.insts[case.name] = max(self.insts.get(case.name, 0), outcome.insts)
+            self.ran[case.name] = [k.hits - b for k, b in zip(self.compiled, before)]
+        self.rows.sort(key=lambda case: self.insts[case.name])
+        self.executed = [sum(self.ran[case.name][i] for case in self.rows) for i in range(len(self.compiled))]
+
+    def judge(self, index, change):
+        """What notices the change of launch `index`, or ""."""
+        mutant = changed(self.compiled[index], change)
+        with_it = [*self.compiled[:index], mutant, *self.compiled[index + 1:]]
+        for case in self.rows:
+            if not self.ran[case.name][index][change.pc]:
+                continue                # nothing differs before the instruction has run
+            for schedule in self.schedules:
+                _, problems = runs.run(with_it, self.variant, case, schedule, max_insts=3 * self.insts[case.name] + 100000)
+                if problems:
+                    return f"{schedule} {case.name}: {problems[0].splitlines()[0][:140]}"
+        return ""
+
+    def verdicts(self, index, picked):
+        for change in picked:
+            kernel = self.compiled[index]
+            yield Verdict(kernel.name, change, kernel.program.at(change.pc), self.judge(index, change))
+
+
+def report(variant, kinds=KINDS, *, match=CASES, launches=None, sample=0, seed=0, show_all=False):
+    """Print the verdicts and a count a kernel. Returns [record of each kernel]: its text, counts by kind, the survivors.
+
+    launches    numbers of those to change; default: all
+    """
+    start, bench, records = time.time(), Bench(variant, match), []
+    for case in bench.rows:
+        print(f"  {case.name}: {bench.insts[case.name]} warp instructions", flush=True)
+    for index, kernel in enumerate(bench.compiled):
+        if launches is not None and index not in launches:
+            continue
+        counts, survivors = {}, []
+        picked = chosen(kernel, bench.executed[index], kinds, sample, seed)
+        for v in bench.verdicts(index, picked):
+            count = counts.setdefault(v.change.kind, [0, 0])
+            count[0], count[1] = count[0] + 1, count[1] + bool(v.noticed)
+            if not v.noticed:
+                survivors.append({"change": v.change.what, "at": v.at})
+            if show_all or not v.noticed:
+                print(v, flush=True)
+        total, noticed = (sum(c[i] for c in counts.values()) for i in (0, 1))
+        share = (bench.executed[index] > 0).mean()
+        print(f"{kernel.name}: {noticed} of {total} noticed, {share:.1%} of the instructions executed; " + ", ".join(f"{k} {c[1]}/{c[0]}" for k, c in counts.items())
+              + f"; {time.time() - start:.0f} s", flush=True)
+        records.append({"variant": runs.label(variant), "kernel": kernel.name, "text": text_stamp(kernel), "seed": seed, "mutants": total, "noticed": noticed,
+                        "kinds": counts, "rows": [c.name for c in bench.rows], "survivors": survivors})
+    return records

@@ -39,17 +39,15 @@ def test_every_instruction_that_orders_or_moves_is_missed(fmt):
     kernel, truth = kernels.load(VARIANTS[fmt].launches)[0], None
     run(fmt, kernel, pages=7)
     survivors, count = [], 0
-    for what, pc, row in mutate.mutants(kernel.program):
-        if what not in ("drop", "no wait") or not kernel.hits[pc]:
-            continue
+    for change in mutate.chosen(kernel, kernel.hits.copy(), ("drop", "no wait")):
         count += 1
         noticed = False
         for mode in ("eager", "lazy", "random"):
             try:
-                outcome, inp = run(fmt, mutate._changed(kernel, pc, row), pages=7, mode=mode, seed=1)
+                outcome, inp = run(fmt, mutate.changed(kernel, change), pages=7, mode=mode, seed=1)
                 truth = truth or oracle.evaluate(inp)
                 noticed = noticed or bool(outcome.problems(truth))
             except SimError:
                 noticed = True
-        survivors += [] if noticed else [kernel.program.code[pc].op]
+        survivors += [] if noticed else [kernel.program.code[change.pc].op]
     assert count > 30 and survivors == ["fence.mbarrier_init.release.cluster"] + 3 * ["tcgen05.wait::ld.sync.aligned"]

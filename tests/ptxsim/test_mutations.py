@@ -1,0 +1,34 @@
+"""Changes of single instructions of the kernels that ship: what is recorded of samples of them, and a few again."""
+import json
+
+import pytest
+
+from ptxsim import kernels, mutate, runs
+
+RECORDS = json.loads(mutate.RECORDS.read_text())
+NOTICED = 0.9           # of the changes that make a difference
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: f"{r['variant']} {r['kernel']}")
+def test_records(record):
+    survivors = record["survivors"]
+    assert [record["mutants"], record["noticed"]] == [sum(c[i] for c in record["kinds"].values()) for i in (0, 1)]
+    assert len(survivors) == record["mutants"] - record["noticed"]
+    assert not [s for s in survivors if not s.get("why")], "every survivor has a reason"
+    different = record["mutants"] - sum(s["equivalent"] for s in survivors)
+    assert record["noticed"] >= NOTICED * different
+
+
+# Synchronisation, copies and products that no other instruction makes up for, in kernels that are small enough: label, launch, rows, operations.
+LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "page_id_-1-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "MB_WAIT", "BULK_G2S", "MMA"), 24)]
+
+
+@pytest.mark.parametrize("label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else "")
+def test_a_few_again(label, launch, rows, operations, most):
+    variant = next(v for v in runs.all_variants() if runs.label(v) == label)
+    bench = mutate.Bench(variant, rows, ("eager", "lazy"))
+    table = kernels.load(variant.launches)[launch].program.table
+    picked = [c for c in mutate.chosen(bench.compiled[launch], bench.executed[launch], ("drop", "no wait", "parity")) if mutate.NAMES[int(table[c.pc][0])] in operations]
+    verdicts = list(bench.verdicts(launch, picked[::-(-len(picked) // most)]))
+    assert len(verdicts) > most // 2
+    assert not [str(v) for v in verdicts if not v.noticed]
