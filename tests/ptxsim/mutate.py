@@ -11,6 +11,7 @@ import hashlib
 import json
 import pathlib
 import random
+import re
 import time
 
 import numpy as np
@@ -187,16 +188,21 @@ def chosen(kernel, executed, kinds=KINDS, sample=0, seed=0):
     return sorted(picked, key=lambda c: c.pc)
 
 
+def _key(what, at):
+    """Names a change of a text: the line of the kernel's source, which comments move, is not part of it."""
+    return what, re.sub(r" \([^ ]+\.py:\d+\)$", "", at)
+
+
 def again(variant, match, records):
     """Try the survivors of `records` on other rows; what is noticed now counts so. Returns the records of the variant whose kernels have the text that they had."""
     bench, done = Bench(variant, match), []
     for index, kernel in enumerate(bench.compiled):
         for record in (r for r in records if (r["variant"], r["kernel"], r["text"]) == (runs.label(variant), kernel.name, text_stamp(kernel))):
-            survivors = {(s["change"], s["at"]): s for s in record["survivors"]}
-            for v in bench.verdicts(index, [c for c in changes(kernel.program) if (c.what, kernel.program.at(c.pc)) in survivors]):
+            survivors = {_key(s["change"], s["at"]): s for s in record["survivors"]}
+            for v in bench.verdicts(index, [c for c in changes(kernel.program) if _key(c.what, kernel.program.at(c.pc)) in survivors]):
                 print(v, flush=True)
                 if v.noticed:
-                    record["survivors"].remove(survivors[v.change.what, v.at])
+                    record["survivors"].remove(survivors[_key(v.change.what, v.at)])
                     record["kinds"][v.change.kind][1] += 1
                     record["noticed"] += 1
             record["rows"] += [c.name for c in bench.rows if c.name not in record["rows"]]
@@ -215,8 +221,8 @@ def save(path, records):
     kept = {(r["variant"], r["kernel"]): r for r in load(path)}
     for record in records:
         key = record["variant"], record["kernel"]
-        judged = {(s["change"], s["at"]): s for s in kept.get(key, {}).get("survivors", ())}
-        record["survivors"] = [judged.get((s["change"], s["at"]), s) for s in record["survivors"]]
+        judged = {_key(s["change"], s["at"]): s for s in kept.get(key, {}).get("survivors", ())}
+        record["survivors"] = [judged.get(_key(s["change"], s["at"]), s) for s in record["survivors"]]
         kept[key] = record
     pathlib.Path(path).parent.mkdir(exist_ok=True)
     pathlib.Path(path).write_text(json.dumps([kept[key] for key in sorted(kept)], indent=1) + "\n")
