@@ -60,6 +60,12 @@ def _other_lengths(inp):
     return dataclasses.replace(inp, cu_k=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), max_seqlen_k=int(lengths.max()))
 
 
+def _wide_last_query(inp):
+    """Exponents of the last token that no common factor brings into bf16's range."""
+    inp.q_scale[-1, :, 0], inp.q_scale[-1, :, 1:] = 1, 190
+    return inp
+
+
 def _some_wide(inp):
     """Every third page far apart in its exponents, and some rows far from the others of theirs."""
     for page in range(0, inp.k.shape[0], 3):
@@ -87,6 +93,8 @@ def _machinery(fmt):
          lambda f: _bad_pages(batch(f, [i % 3 + 1 for i in range(24)], [140 + 41 * i for i in range(24)], 4, seed=223), range(0, 126, 3)), {}),
         ("bad_pages_one_by_one", "bad pages, and queries that see little of a long sequence: the wide decode makes a segment of every page",
          lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=228, qo_offset=np.array([300], np.int32)), range(0, 90, 3)), {}),
+        ("kv_heads_8", "as many KV heads as a CTA has warps where a warp takes a head", b([5], [300], 8, 8, seed=231), {}),
+        ("kv_heads_9", "one more", b([5], [300], 9, 9, seed=231), {}),
         ("nan_long", "NaN keys and queries deep in a walk",
          lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
         ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
@@ -105,6 +113,9 @@ def _machinery(fmt):
         *((f"lie_late_{count}_{name}", "one fall, at the last of so many sequences: around the sizes of tables, past a plan's chunk and past a round of the load's loop",
            lambda f, c=count, n=name: _falls_late(batch(f, [i % 2 for i in range(c)], [(i * 53) % 140 for i in range(c)], 2, seed=220), n), {})
           for count, name in ((511, "cu_q"), (512, "cu_p"), (515, "cu_q"), (516, "cu_p"), (517, "cu_q"), (2100, "cu_p"))),
+        *((f"lie_late_{count}_{name}", "the same in each of the places that a thread of a decode kernel looks at in one round",
+           lambda f, c=count, n=name: _falls_late(batch(f, [i % 2 for i in range(c)], [(i * 53) % 140 for i in range(c)], 2, seed=220), n), dict(paths=("decode",)))
+          for count in (900, 1400) for name in ("cu_q", "cu_p")),
         ("lie_late_passes", "a fall at the last sequence, three pages a pass", lambda f: _falls_late(batch(f, [70, 33, 5], [700, 200, 900], 4, 2, seed=221), "cu_p"),
          dict(passes_of=3, paths=("prefill",))),
         ("lie_wide_rows", "a fall, and rows of 200 tokens", lambda f: _falls_late(batch(f, [130, 60, 10], [300, 200, 900], 4, 2, seed=222, kind="narrow" if f == "mxfp4" else "ordinary"), "cu_q"),
@@ -127,6 +138,11 @@ def _machinery(fmt):
         forms = lambda seed, lengths: lambda f: case_families.mixed(batch(f, *lengths, seed=seed, kind="narrow"))
         rows.append(("forms_deep", "both forms in full rings", forms(215, ([130, 60], [1700, 2800], 6, 2)), dict(exact=True, paths=("prefill",))))
         rows.append(("forms_passes", "both forms, three pages a pass", forms(216, ([140, 33, 60], [900, 200, 700], 4, 2)), dict(exact=True, passes_of=3, paths=("prefill",))))
+        for room, pages in ((110, 190), (170, 310)):
+            rows.append((f"forms_counts_{room}", "both forms, passes that end in the middle of each of the eight pages that a lane looks at in one round",
+                         lambda f, n=pages: case_families.far_keys(batch(f, [9], [n * PAGE - 5], 2, seed=230, kind="narrow"), 5), dict(passes_of=room, paths=("prefill",))))
+        rows.append(("wide_query_behind_8192", "more tokens than one round over the flags of the queries, a flag in the last word",
+                     lambda f: _wide_last_query(batch(f, [8200], [120], 1, seed=232, kind="narrow", causal=False)), dict(paths=("prefill",))))
         rows.append(("forms_many", "many short sequences: records without a step of one form between others", lambda f: case_families.far_keys(
             batch(f, [9 + i % 20 for i in range(24)], [100 + 37 * i for i in range(24)], 2, seed=217, kind="narrow"), 5), dict(exact=True, paths=("prefill",))))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
