@@ -66,6 +66,35 @@ def _wide_last_query(inp):
     return inp
 
 
+def _wide_key(inp, entry):
+    """The same of one key, of one page of the list."""
+    row = inp.k_scale[inp.kv_indices[entry], 0, 3]
+    row[0], row[1:] = 1, 190
+    return inp
+
+
+def _balanced(inp):
+    """Exponents of queries and of keys far apart, but not those of their products: every group of a row counts in the score."""
+    base = np.array([60, 120, 127, 180])
+    for scale, centre in ((inp.q_scale, base), (inp.k_scale, 254 - base)):
+        scale[:] = np.where(scale < 255, centre + scale % 3, 255)
+    return inp
+
+
+def _low_key(inp):
+    """A group of one key of every page far below all else: the page is not held in bf16, and any of its keys may have the maximum."""
+    first = inp.k_scale[:, :, 5, 0]
+    first[first < 255] = 1
+    return inp
+
+
+def _high_queries(inp):
+    """Every third token's exponents far up, all of them."""
+    rows = inp.q_scale[1::3]
+    rows[rows < 255] += 85
+    return inp
+
+
 def _some_wide(inp):
     """Every third page far apart in its exponents, and some rows far from the others of theirs."""
     for page in range(0, inp.k.shape[0], 3):
@@ -94,7 +123,6 @@ def _machinery(fmt):
         ("bad_pages_one_by_one", "bad pages, and queries that see little of a long sequence: the wide decode makes a segment of every page",
          lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=228, qo_offset=np.array([300], np.int32)), range(0, 90, 3)), {}),
         ("kv_heads_8", "as many KV heads as a CTA has warps where a warp takes a head", b([5], [300], 8, 8, seed=231), {}),
-        ("kv_heads_9", "one more", b([5], [300], 9, 9, seed=231), {}),
         ("nan_long", "NaN keys and queries deep in a walk",
          lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
         ("many_sequences", "70 sequences: every worker changes sequence many times", b([1] * 70, [10 + 13 * i for i in range(70)], 2, seed=204), {}),
@@ -138,11 +166,18 @@ def _machinery(fmt):
         forms = lambda seed, lengths: lambda f: case_families.mixed(batch(f, *lengths, seed=seed, kind="narrow"))
         rows.append(("forms_deep", "both forms in full rings", forms(215, ([130, 60], [1700, 2800], 6, 2)), dict(exact=True, paths=("prefill",))))
         rows.append(("forms_passes", "both forms, three pages a pass", forms(216, ([140, 33, 60], [900, 200, 700], 4, 2)), dict(exact=True, passes_of=3, paths=("prefill",))))
-        for room, pages in ((110, 190), (170, 310)):
-            rows.append((f"forms_counts_{room}", "both forms, passes that end in the middle of each of the eight pages that a lane looks at in one round",
+        for room, pages in ((110, 190), (250, 390)):
+            rows.append((f"forms_counts_{room}", "both forms, passes that end in the middle of a round over the pages",
                          lambda f, n=pages: case_families.far_keys(batch(f, [9], [n * PAGE - 5], 2, seed=230, kind="narrow"), 5), dict(passes_of=room, paths=("prefill",))))
         rows.append(("wide_query_behind_8192", "more tokens than one round over the flags of the queries, a flag in the last word",
                      lambda f: _wide_last_query(batch(f, [8200], [120], 1, seed=232, kind="narrow", causal=False)), dict(paths=("prefill",))))
+        rows.append(("wide_balanced", "groups far apart in queries and in keys, and every product counts", lambda f: _balanced(batch(f, [11, 3], [400, 145], 4, 2, seed=234, causal=False)), {}))
+        rows.append(("wide_low_keys", "pages for the fixup whose maxima are anywhere", lambda f: _low_key(batch(f, [11, 3], [1200, 905], 4, 2, seed=235, kind="narrow")), {}))
+        rows.append(("high_queries", "queries for the fixup beside others, over pages in its plain form", lambda f: _high_queries(batch(f, [11, 3], [1200, 905], 4, 2, seed=236, kind="narrow")), {}))
+        rows.append(("high_queries_bad_pages", "the same over pages that do not exist, one of them the first behind the pool",
+                     lambda f: _bad_pages(_high_queries(batch(f, [11, 3], [1200, 905], 4, 2, seed=237, kind="narrow")), (3, 7, 8, 12)), {}))
+        rows.append(("wide_page_70", "one page in a hundred for the fixup: the flags of one warp's share alone", lambda f: _wide_key(batch(f, [3], [100 * PAGE], 1, seed=233, kind="narrow"), 70),
+                     dict(paths=("prefill",))))
         rows.append(("forms_many", "many short sequences: records without a step of one form between others", lambda f: case_families.far_keys(
             batch(f, [9 + i % 20 for i in range(24)], [100 + 37 * i for i in range(24)], 2, seed=217, kind="narrow"), 5), dict(exact=True, paths=("prefill",))))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))

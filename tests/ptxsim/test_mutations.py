@@ -20,7 +20,8 @@ def test_records(record):
 
 
 # Synchronisation, copies and products that no other instruction makes up for, in kernels that are small enough: label, launch, rows, operations.
-LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "page_id_-1-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "MB_WAIT", "BULK_G2S", "MMA"), 24)]
+LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "sim_bad_pages_one_sequence-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "MB_WAIT", "BULK_G2S", "MMA"), 16),
+        ("sm_90a.native.prefill.mxfp4.public.n0", 2, "forms_some_queries-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BULK_G2S", "TMA_LOAD", "WGMMA", "WG_COMMIT"), 8)]
 
 
 @pytest.mark.parametrize("label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else "")
