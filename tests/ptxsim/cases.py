@@ -122,6 +122,7 @@ def _machinery(fmt):
          lambda f: _bad_pages(batch(f, [i % 3 + 1 for i in range(24)], [140 + 41 * i for i in range(24)], 4, seed=223), range(0, 126, 3)), {}),
         ("bad_pages_one_by_one", "bad pages, and queries that see little of a long sequence: the wide decode makes a segment of every page",
          lambda f: _bad_pages(batch(f, [4], [90 * PAGE - 3], 4, seed=228, qo_offset=np.array([300], np.int32)), range(0, 90, 3)), {}),
+        ("one_token_offsets", "sequences of one token, which sees a part of its keys", lambda f: batch(f, [1] * 24, [140 + 41 * i for i in range(24)], 4, seed=238, qo_offset=np.arange(24, dtype=np.int32) * 30), {}),
         ("kv_heads_8", "as many KV heads as a CTA has warps where a warp takes a head", b([5], [300], 8, 8, seed=231), {}),
         ("nan_long", "NaN keys and queries deep in a walk",
          lambda f: _nan_rows(batch(f, [4, 4], [20 * PAGE, 30 * PAGE + 9], 4, seed=203), [(2, 17), (19, 127), (33, 0)], [(1, 2), (6, 0)]), {}),
