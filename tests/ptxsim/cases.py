@@ -167,7 +167,7 @@ def _machinery(fmt):
         forms = lambda seed, lengths: lambda f: case_families.mixed(batch(f, *lengths, seed=seed, kind="narrow"))
         rows.append(("forms_deep", "both forms in full rings", forms(215, ([130, 60], [1700, 2800], 6, 2)), dict(exact=True, paths=("prefill",))))
         rows.append(("forms_passes", "both forms, three pages a pass", forms(216, ([140, 33, 60], [900, 200, 700], 4, 2)), dict(exact=True, passes_of=3, paths=("prefill",))))
-        for room, pages in ((110, 190), (250, 390)):
+        for room, pages in ((110, 190), (170, 310), (250, 390)):
             rows.append((f"forms_counts_{room}", "both forms, passes that end in the middle of a round over the pages",
                          lambda f, n=pages: case_families.far_keys(batch(f, [9], [n * PAGE - 5], 2, seed=230, kind="narrow"), 5), dict(passes_of=room, paths=("prefill",))))
         rows.append(("wide_query_behind_8192", "more tokens than one round over the flags of the queries, a flag in the last word",
