@@ -2,13 +2,14 @@
 
     PYTHONPATH=tests python -m ptxsim run sm_90a.native.decode --cases many_pages --schedules eager,lazy
     PYTHONPATH=tests python -m ptxsim coverage sm_80
+    PYTHONPATH=tests python -m ptxsim stats sm_90a.native.decode.nvfp4.public.n16 --cases sim_many_pages-
     PYTHONPATH=tests python -m ptxsim mutate sm_90a.native.decode.nvfp4.public.n16 --sample 80 --seed 1
 """
 import argparse
 import sys
 import time
 
-from . import kernels, mutate, runs
+from . import cases, kernels, mutate, runs, stats
 
 
 def _select(words):
@@ -32,10 +33,19 @@ def _sweep(variant, args):
     return compiled, bad
 
 
+def _statistics(variant, args):
+    """Prints the statistics of every row and kernel in the first schedule."""
+    schedule, bad = args.schedules.split(",")[0], 0
+    for row, kernel, report, problems in stats.run(kernels.load(variant.launches), variant, cases.of(variant.path, variant.format, args.cases), schedule):
+        bad += bool(problems)
+        print(f"{runs.label(variant)} {row} {schedule}: {kernel.name}\n{report}" + "".join(f"\n  wrong: {p}" for p in problems), flush=True)
+    return bad
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m ptxsim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "coverage", "mutate"],
-                        help="coverage also lists what did not run; mutate lists the changes that nobody notices")
+    parser.add_argument("command", choices=["run", "coverage", "stats", "mutate"],
+                        help="stats counts what warps execute, and bank conflicts; coverage also lists what did not run; mutate lists the changes that nobody notices")
     parser.add_argument("variants", nargs="*", help="parts of a variant's label, all of which it has to hold")
     parser.add_argument("--cases", default="", help="parts of case names, separated by commas; default: all")
     parser.add_argument("--schedules", default=",".join(runs.SCHEDULES))
@@ -59,6 +69,9 @@ def main():
         if args.command == "mutate":
             launches = [int(i) for i in args.launches.split(",")] if args.launches else None
             records += mutate.report(variant, args.kinds.split(","), match=args.cases or mutate.CASES, launches=launches, sample=args.sample, seed=args.seed, show_all=args.all)
+            continue
+        if args.command == "stats":
+            bad += _statistics(variant, args)
             continue
         compiled, wrong = _sweep(variant, args)
         bad += wrong

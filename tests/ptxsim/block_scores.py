@@ -66,7 +66,7 @@ def _bytes_of(param, address, args):
 
 
 def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, multiprocessors=MULTIPROCESSORS, races=True, elect_last=False,
-                max_insts=MAX_INSTS):
+                statistics=False, max_insts=MAX_INSTS):
     """All launches of `variant` (kernels: its compiled kernels in order) over `inp` (support.inputs.Inputs). Returns an Outcome.
 
     passes_of   pages of a pass, where the variant works in passes; default: all in one
@@ -89,7 +89,7 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
             params = [_bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
             result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
-                         max_insts=max_insts, elect_last=elect_last)
+                         max_insts=max_insts, elect_last=elect_last, statistics=statistics)
             kernel.count(result)
             outcome.insts += result.insts
             outcome.seconds += result.seconds

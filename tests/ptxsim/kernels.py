@@ -70,8 +70,12 @@ class Kernel:
         """{shared offset of an mbarrier: phases it has completed in one CTA, at most}, over all launches of this process."""
         return {}
 
+    statistics = None       # launch.Statistics of the launches that had them, added up
+
     def count(self, result):
         self.hits[:] += result.hits
+        if result.statistics is not None:
+            self.statistics = result.statistics if self.statistics is None else self.statistics + result.statistics
         for offset, n in result.phases.items():
             self.phases[offset] = max(n, self.phases.get(offset, 0))
 

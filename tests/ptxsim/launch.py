@@ -49,6 +49,16 @@ class Finding:
 
 
 @dataclasses.dataclass
+class Statistics:
+    """What a launch was made of, for stats.py."""
+    by_warp: np.ndarray     # [warps of a CTA, instructions]: how often each ran, over all CTAs
+    banks: np.ndarray       # [instructions, 3]: accesses of shared memory by ld, st, ldmatrix, stmatrix; their wavefronts; the fewest possible
+
+    def __add__(self, other):
+        return Statistics(self.by_warp + other.by_warp, self.banks + other.banks)
+
+
+@dataclasses.dataclass
 class Result:
     findings: list      # all Findings, notes included
     hits: np.ndarray    # executions of each instruction
@@ -59,6 +69,7 @@ class Result:
     mmas: int
     ummas: int
     phases: dict        # shared offset of an mbarrier -> phases it completed in a CTA, at most
+    statistics: Statistics = None       # where they were asked for
 
     @property
     def faults(self):
@@ -132,7 +143,7 @@ def _tensor_maps(params):
 
 
 def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_shared_bytes=0, cluster=(1, 1, 1), *, mode="eager", seed=0, races=True,
-        max_insts=2 * 10**8, elect_last=False):
+        max_insts=2 * 10**8, elect_last=False, statistics=False):
     """Run one launch. Returns a Result.
 
     params      bytes of each kernel parameter; one of 128 bytes is a tensor map
@@ -140,6 +151,7 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     races       check happens-before on shared and global memory (costs about half the speed)
     max_insts   warp instructions before it counts as a livelock
     elect_last  elect.sync elects the last lane instead of the first
+    statistics  count by warp, and bank conflicts: Result.statistics
 
     Raises SimError (Deadlock): what is wrong, at which instruction. ValueError for parameters that are not the kernel's.
     """
@@ -152,7 +164,8 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     value, kind = _constants(program, params)
     buffers = memory._table()
     maps, map_address, nmaps = _tensor_maps(params)
-    coverage, reports = np.zeros(len(program.table) + 1, np.uint64), (native.Report * native.MAX_REPORTS)()
+    warps = int(np.prod(block)) // 32 if statistics else 1
+    coverage, reports = np.zeros((warps, len(program.table) + 1), np.uint64), (native.Report * native.MAX_REPORTS)()
     pointers = dict(code=program.table, pool=program.pool, const_value=value, const_kind=kind, map_address=map_address, coverage=coverage)
     for field, array in pointers.items():
         setattr(s, field, array.ctypes.data)
@@ -168,6 +181,8 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     s.registers = REGISTERS // (int(np.prod(block)) * program.ctas) & -8
     phases = np.zeros((SMEM_BASE + s.smem) // 8 + 8, np.uint32)
     s.phases = phases.ctypes.data
+    banks = np.zeros((len(program.table), 3), np.uint64)
+    s.by_warp, s.bank_use = statistics, banks.ctypes.data if statistics else None
     start = time.perf_counter()
     failed = library.sim_run(C.byref(s))
     seconds = time.perf_counter() - start
@@ -175,8 +190,10 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
                 for r in reports[:s.nreports]]
     if failed:
         raise _error(program, s, findings)
-    return Result(findings, coverage[:-1].astype(np.int64), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas,
-                  {8 * int(i) - SMEM_BASE: int(phases[i]) - 1 for i in np.nonzero(phases)[0]})
+    by_warp = coverage[:, :-1].astype(np.int64)
+    return Result(findings, by_warp.sum(0), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas,
+                  {8 * int(i) - SMEM_BASE: int(phases[i]) - 1 for i in np.nonzero(phases)[0]},
+                  Statistics(by_warp, banks.astype(np.int64)) if statistics else None)
 
 
 def _error(program, s, findings):

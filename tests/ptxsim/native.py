@@ -35,7 +35,7 @@ class Sim(C.Structure):
                 *((n, C.c_uint32 * 3) for n in ("grid", "block", "cluster")), *((n, C.c_int32) for n in ("smem", "mode", "races", "elect_last")),
                 ("rng", C.c_uint64), ("max_insts", C.c_uint64), ("local", C.c_int64), ("coverage", C.c_void_p), ("reports", C.c_void_p),
                 ("nreports", C.c_int32), ("max_reports", C.c_int32), ("err", C.c_char * 6000), ("errpc", C.c_int32), ("cta_index", C.c_int32),
-                *((n, C.c_uint64) for n in ("insts", "bulk_bytes", "wgmmas", "mmas", "ummas")), ("registers", C.c_int32), ("phases", C.c_void_p)]
+                *((n, C.c_uint64) for n in ("insts", "bulk_bytes", "wgmmas", "mmas", "ummas")), ("registers", C.c_int32), ("bank_use", C.c_void_p), ("by_warp", C.c_int32), ("phases", C.c_void_p)]
 
 
 def _machine():

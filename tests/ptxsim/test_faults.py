@@ -140,6 +140,9 @@ def test_undefined_branch_and_address():
     (right([INIT, "bar.sync 0;", "add.s32 %r5, %r10, 4;", STORE]), ["over the mbarrier at shared offset 2048"]),
     ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0], 8, [%r3];", ["multiples of 16"]),
     ("setp.lt.s32 %p1, %r2, 16; @%p1 shfl.sync.bfly.b32 %r7, %r0, 16, 31, 0xffff;", ["does not take part"]),
+    ("shl.b32 %r6, %r2, 3; add.s32 %r6, %r6, %r3; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r6], {%r0};", ["stmatrix: row at shared offset 8 is not 16-byte aligned"]),
+    ("mad.lo.u32 %r6, %r2, 256, %r3; stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r6], {%r0, %r0, %r0, %r0};", ["stmatrix: 16 bytes at shared offset 4096"]),
+    (right([INIT, "bar.sync 0;", "shl.b32 %r6, %r2, 4; add.s32 %r6, %r6, %r3; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r6 + 2048], {%r0};"]), ["over the mbarrier at shared offset 2048"]),
     ("trap;", ["trap executed"]),
     ("bar.sync 16;", ["named barrier 16"]),
     ("bar.sync 0, 128;", ["128 threads", "has 64"]),
@@ -187,6 +190,21 @@ def test_lanes_of_a_warp():
     assert kinds(right([STORE, "bar.warp.sync 0xffffffff;", cross])) == set()
 
 
+def test_matrices_between_warps_and_lanes():
+    """stmatrix is an ordinary store of 16 bytes a row."""
+    place = "shl.b32 %r6, %r2, 4; add.s32 %r6, %r6, %r3; "
+    store = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r6], {%r0, %r0, %r0, %r0};"
+    read = "xor.b32 %r7, %r6, 64; ld.shared.b32 %r7, [%r7]; st.global.b32 [%rd3], %r7;"
+    assert kinds(place + store + read, threads=32) == {"lane-race"}
+    assert kinds(place + store + "bar.warp.sync -1;" + read, threads=32) == set()
+    other = [place, "setp.ne.u32 %p1, %r1, 0; @%p1 bra OVER;", store, "OVER:", "bar.sync 0;", "setp.eq.u32 %p1, %r1, 0; @%p1 bra END;", read, "END:"]
+    assert "race" in kinds(without(other, "bar.sync 0;"))
+    assert kinds(right(other)) == set()
+    copied = [INIT, FENCE_INIT, place, store, PROXY, "bar.sync 0;", FETCH, WAIT, READ]
+    assert "proxy-fence" in kinds(without(copied, PROXY), threads=32)
+    assert kinds(right(copied), threads=32) == set()
+
+
 def test_arrival_that_does_not_cover_the_other_lanes():
     body = [INIT, FENCE_INIT, "bar.sync 0;", STORE, "setp.eq.s32 %p2, %r0, 0;", "@%p2 mbarrier.arrive.shared::cta.b64 _, [%r10];"]
     assert kinds(right(body), threads=32) == {"lane-race"}
@@ -232,6 +250,12 @@ def test_barrier_left_behind():
     ("tcgen05.mma.cta_group::2.kind::f16 [%r7], %rd5, %rd6, %r8, %p1;", "unknown opcode tcgen05.mma.cta_group::2"),
     ("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%r7], %rd5, %rd6, %r8, [%r9], [%r9], %p1;", "no size of a scale vector"),
     ("tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r7}, [%r8];", "unknown opcode tcgen05.ld.sync.aligned.16x64b"),
+    ("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r3], {%r0};", "1 registers"),
+    ("stmatrix.sync.aligned.m8n8.x3.shared.b16 [%r3], {%r0, %r0, %r0};", "unknown opcode stmatrix.sync.aligned.m8n8.x3"),
+    ("stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r3], {%r0};", "unknown opcode stmatrix.sync.aligned.m16n8"),
+    ("redux.sync.add.f32 %r7, %r0, -1;", "unknown opcode redux.sync.add.f32"),
+    ("tcgen05.cp.cta_group::1.4x256b.warpx4 [%r7], %rd5;", "unknown opcode tcgen05.cp.cta_group::1.4x256b.warpx4"),
+    ("tcgen05.cp.cta_group::1.64x128b [%r7], %rd5;", "unknown opcode tcgen05.cp.cta_group::1.64x128b"),
     ("ld.global.b32 {%r7, %r8}, [%rd0];", "2 registers for 1 values"),
     ("mov.b32 %r7, %r99;", "undeclared register %r99"),
     ("bra NOWHERE;", "no label NOWHERE"),

@@ -205,6 +205,89 @@ def test_shuffles_votes_reductions():
     assert set(values("elect.sync %r7|%p1, -1;", x)) == {0}
 
 
+@pytest.mark.parametrize("op, expected", [
+    ("max", lambda x: np.nanmax(x)), ("min", lambda x: np.nanmin(x)), ("max.abs", lambda x: np.nanmax(abs(x))), ("min.abs", lambda x: np.nanmin(abs(x))),
+    ("max.NaN", lambda x: x.max()), ("min.abs.NaN", lambda x: abs(x).min()),
+])
+@pytest.mark.parametrize("nans", [0, 3, 32])
+def test_reductions_of_floats(op, expected, nans):
+    """Without .NaN a NaN is left out, unless there is nothing else; with it, it wins. The NaN is the canonical one."""
+    x = np.random.RandomState(11).standard_normal(64).astype(np.float32)
+    x[:nans] = np.nan
+    got = set(values(f"redux.sync.{op}.f32 %r7, %r6, -1;", x))
+    assert got == ({0x7FFFFFFF} if nans == 32 or (nans and "NaN" in op) else {int(expected(x[:32]).view(np.uint32))})
+
+
+def test_reductions_of_floats_by_a_part_of_the_warp_and_of_zeros():
+    x = np.float32([*range(32), *range(32)])
+    halves = "setp.lt.u32 %p1, %r2, 12; @%p1 bra LOW; redux.sync.min.f32 %r7, %r6, 0xfffff000; bra END; LOW: redux.sync.max.f32 %r7, %r6, 0xfff; END: bar.warp.sync -1;"
+    np.testing.assert_array_equal(values(halves, x).view(np.float32), [11] * 12 + [12] * 20)
+    zeros = np.float32([0.0, -0.0] * 32)
+    assert set(values("redux.sync.max.f32 %r7, %r6, -1;", zeros)) == {0} and set(values("redux.sync.min.f32 %r7, %r6, -1;", zeros)) == {0x80000000}
+
+
+@pytest.mark.parametrize("op, expected", [("max", np.fmax), ("min", np.fmin), ("max.NaN", np.maximum), ("min.NaN", np.minimum)])
+def test_minimum_and_maximum_of_three(op, expected):
+    x = floats()
+    c = np.float32(0.5)
+    with np.errstate(invalid="ignore"):
+        want = expected(expected(x[:32], x[32:]), c)
+    want = np.where(np.isnan(want), np.uint32(0x7FFFFFFF), want.view(np.uint32))
+    got = values(f"{op}.f32 %r7, %r6, %r9, 0f3F000000;", x)
+    zero = (want << 1) == 0
+    np.testing.assert_array_equal(got[~zero], want[~zero])
+    assert not (got[zero] << 1).any()
+
+
+@pytest.mark.parametrize("mask, first, last", [(0xFFFFFFFF, 0, 31), (0x00FFF0F0, 4, 23)])
+def test_either_leader_may_be_elected(mask, first, last):
+    """The same lane for every member, and the predicate in that lane alone."""
+    body = f"mov.b32 %r7, 77; mov.u32 %r8, %lanemask_eq; and.b32 %r8, %r8, {mask}; setp.eq.u32 %p1, %r8, 0; @%p1 bra OUT; elect.sync %r7|%p2, {mask}; @%p2 add.u32 %r7, %r7, 100; OUT: st.global.b32 [%rd3], %r7;"
+    member = mask >> np.arange(32) & 1
+    for leader, last_lane in ((first, False), (last, True)):
+        result, out = execute(body, threads=LANES, elect_last=last_lane)
+        assert not result.findings
+        np.testing.assert_array_equal(out[:32], np.where(member, leader + 100 * (np.arange(32) == leader), 77))
+
+
+# ---- matrices of 8 x 8 halves: lane l holds elements 2 (l % 4) and the next of row l / 4; transposed, of column l / 4. Lane 8 q + r names row r of matrix q.
+def fragments(matrices, transposed):
+    """uint32 [matrices, 32]: what the lanes hold."""
+    m = np.swapaxes(matrices, 1, 2) if transposed else matrices
+    return np.ascontiguousarray(m).view(np.uint32).reshape(len(m), 32)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_stmatrix_and_ldmatrix(n, transposed):
+    """Rows lie 48 bytes apart and in another order than the lanes that name them."""
+    matrices = np.random.RandomState(12).randint(0, 1 << 16, (n, 8, 8)).astype(np.uint16)
+    regs = ", ".join(f"%r{20 + q}" for q in range(n))
+    trans = ".trans" if transposed else ""
+    load = "".join(f"add.s64 %rd4, %rd0, %rd2; ld.global.b32 %r{20 + q}, [%rd4 + {128 * q}];" for q in range(n))
+    place = f"xor.b32 %r6, %r2, 5; mad.lo.u32 %r6, %r6, 48, %r3; setp.ge.u32 %p1, %r2, {8 * n}; @%p1 mov.b32 %r6, 0x777;"       # other lanes' addresses play no part
+    store = f"stmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 [%r6 + 64], {{{regs}}};"
+    rows = "bar.warp.sync -1; mad.lo.u32 %r8, %r2, 48, %r3;" + "".join(f"@!%p1 ld.shared.b32 %r{30 + i}, [%r8 + {64 + 4 * i}]; mul.wide.u32 %rd5, %r2, 16; add.s64 %rd5, %rd5, %rd1; @!%p1 st.global.b32 [%rd5 + {4 * i}], %r{30 + i};"
+                                                                       for i in range(4))
+    data = fragments(matrices, transposed).reshape(-1)
+    result, out = execute(load + place + store + rows, threads=LANES, data=data)
+    assert not result.findings, str(result)
+    stored = np.zeros((8 * n, 8), np.uint16)
+    stored[np.arange(8 * n) ^ 5] = matrices.reshape(-1, 8)
+    np.testing.assert_array_equal(out[:32 * n], stored.view(np.uint32).reshape(-1))
+    again = "bar.warp.sync -1;" + f"ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {{{regs}}}, [%r6 + 64];" + "".join(f"st.global.b32 [%rd3 + {128 * q}], %r{20 + q};" for q in range(n))
+    result, out = execute(load + place + store + "".join(f"mov.b32 %r{20 + q}, 0;" for q in range(n)) + again, threads=LANES, data=data)
+    assert not result.findings
+    np.testing.assert_array_equal(out[:32 * n], data)
+
+
+def test_undefined_halves_of_stmatrix_stay_undefined():
+    body = "shl.b32 %r6, %r2, 4; add.s32 %r6, %r6, %r3; setp.lt.u32 %p1, %r2, 16; @%p1 mov.b32 %r20, 7; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r6], {%r20}; bar.warp.sync -1;"
+    read = "ld.shared.b32 %r7, [%r3 + {}]; st.global.b32 [%rd3], %r7;"
+    assert {f.kind for f in execute(body + read.format(60), threads=LANES)[0].faults} == set()          # row 3, of lanes 12 to 15
+    assert {f.kind for f in execute(body + read.format(64), threads=LANES)[0].faults} == {"uninit-store"}
+
+
 def test_divergence_joins_again():
     body = "mov.u32 %r7, 0; setp.lt.u32 %p1, %r2, 5; @%p1 bra A; add.s32 %r7, %r7, 1; bra B; A: add.s32 %r7, %r7, 2; B: bar.warp.sync -1;"
     np.testing.assert_array_equal(values(body, np.zeros(64, np.uint32)), [2] * 5 + [1] * 27)

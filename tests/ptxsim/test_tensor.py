@@ -223,6 +223,44 @@ def test_store_and_load():
     assert {f.kind for f in execute("\n".join(s for s in body if "wait::st" not in s), threads=128, shared="12288")[0].faults} == {"tmem-race"}
 
 
+def all_lanes(rows, to):
+    """[128, 8] words and whether they are written: row r of `rows` ([n, words]) goes to the lanes to(r)."""
+    words, written = np.zeros((128, 8), np.uint32), np.zeros((128, 8), bool)
+    for r, row in enumerate(rows):
+        for lane in to(r):
+            words[lane, :row.size], written[lane, :row.size] = row, True
+    return words, written
+
+
+@pytest.mark.parametrize("mode", ANY)
+@pytest.mark.parametrize("shape, rows, bits, to", [
+    ("128x256b", 128, 256, lambda r: [r]),
+    ("128x128b", 128, 128, lambda r: [r]),
+    ("4x256b", 4, 256, lambda r: [32 * r]),                                          # the first lane of each warp's part
+    ("32x128b.warpx4", 32, 128, lambda r: [r, r + 32, r + 64, r + 96]),
+    ("64x128b.warpx2::02_13", 64, 128, lambda r: [r, r + 64]),                       # warps 0 and 2 get the first half, 1 and 3 the second
+    ("64x128b.warpx2::01_23", 64, 128, lambda r: [r % 32 + 64 * (r // 32), r % 32 + 64 * (r // 32) + 32]),
+])
+def test_copies_to_tensor_memory(shape, rows, bits, to, mode):
+    """Rows of core matrices (8 x 16 bytes; those beside each other 128 bytes apart, those below 256) to lanes; other lanes stay as they are."""
+    given = np.random.RandomState(13).randint(0, 256, (max(rows, 8), 32)).astype(np.uint8)
+    data = np.zeros(BYTES, np.uint8)
+    data[:given.size] = core_matrices(given)
+    words, written = all_lanes(given[:rows, :bits // 8].copy().view(np.uint32), to)
+    found = "{" + ", ".join(f"%r{20 + i}" for i in range(8)) + "}"
+    zero = "shl.b32 %r12, %r1, 21; add.s32 %r12, %r10, %r12; mov.b32 %r13, 0; tcgen05.st.sync.aligned.32x32b.x8.b32 [%r12+40], {" + ", ".join(["%r13"] * 8) + "}; tcgen05.wait::st.sync.aligned;"
+    copy = ["@!%p0 bra ISSUED;", FETCHED, "tcgen05.fence::after_thread_sync;", f"tcgen05.cp.cta_group::1.{shape} [%r10+40], %rd4;", COMMIT, "ISSUED: bar.warp.sync 0xffffffff;"]
+    store = ["mul.wide.u32 %rd8, %r0, 128; add.s64 %rd8, %rd1, %rd8;"] + [f"st.global.b32 [%rd8+{4 * i}], %r{20 + i};" for i in range(8)]
+    steps = [*START, zero, BEFORE + "    ", "bar.sync 0; tcgen05.fence::after_thread_sync;", FETCH, *copy, FINISHED, AFTER, f"tcgen05.ld.sync.aligned.32x32b.x8.b32 {found}, [%r12+40];", LOADED, *store, *END]
+    result, out = run(steps, data.view(np.uint32), mode)
+    assert not result.findings, str(result)
+    np.testing.assert_array_equal(out.view(np.uint32)[:, :8], words)
+    bare = [s for s in steps if s != zero]
+    bare[len(START):len(START)] = ["shl.b32 %r12, %r1, 21; add.s32 %r12, %r10, %r12;"]
+    result, _ = run(bare, data.view(np.uint32), mode)
+    assert {f.kind for f in result.faults} == (set() if written.all() else {"uninit-store"})
+
+
 # ---- what it notices
 @pytest.mark.parametrize("mode", ANY)
 def test_product_read_before_it_is_finished(mode):

@@ -1,5 +1,5 @@
 // Collectives of a warp.
-#include "sim.h"
+#include "numbers.h"
 
 // A full-warp collective orders what lanes did before it with what they do after, as far as an arrival is concerned.
 static void orders_all(Warp *W, u32 members) {
@@ -53,14 +53,24 @@ int op_vote(Step *x) {
   return OK;
 }
 
-// im: 0 operation (0 add, 1 min.u, 2 max.u, 3 min.s, 4 max.s, 5 and, 6 or, 7 xor). Sources: value, members.
+static u64 redux_f32(const Inst *I, const u64 *value, u32 part) {
+  float r = 0;
+  FOR_LANES(l, part) {
+    float v = I->im[1] ? fabsf(as_f32(value[l])) : as_f32(value[l]);
+    r = l == (int)first_lane(part) ? v : min_max_f32(r, v, I->im[0] == 9, (int)I->im[2]);
+  }
+  return out_f32(r, 0);
+}
+
+// im: 0 operation (0 add, 1 min.u, 2 max.u, 3 min.s, 4 max.s, 5 and, 6 or, 7 xor, 8 min.f32, 9 max.f32), of floats: 1 absolute values, 2 NaN wins. Sources: value, members.
 int op_redux(Step *x) {
   PARTS(x);
   u32 members = (u32)REG(ss[1])[first_lane(m)];
   NEED(x, members);
   orders_all(W, members);
   u32 part = m & members, r = (u32)REG(ss[0])[first_lane(part)], undef = W->undef[ss[0]] & part ? ALL_LANES : 0;
-  FOR_LANES(l, part & ~(1u << first_lane(part))) {
+  if (I->im[0] >= 8) r = (u32)redux_f32(I, REG(ss[0]), part);
+  else FOR_LANES(l, part & ~(1u << first_lane(part))) {
     u32 v = (u32)REG(ss[0])[l];
     switch (I->im[0]) {
       case 0: r += v; break;

@@ -37,6 +37,17 @@ int not_over_mbarrier(CTA *c, int pc, i64 a, i64 n, const char *what) {
   return OK;
 }
 
+// Of a ld or st, the lanes that reach shared memory.
+static u32 shared_lanes(const Step *x, const u64 *address) {
+  if (x->I->im[0] == SHARED) return x->m;
+  u32 lanes = 0;
+  FOR_LANES(l, x->I->im[0] == GENERIC ? x->m : 0) {
+    u64 a = address[l] + (u64)x->I->im[4];
+    lanes |= (u32)(a >= SHARED_WINDOW && a < SHARED_WINDOW + (1ull << 40)) << l;
+  }
+  return lanes;
+}
+
 // Where one lane's access goes.
 typedef struct {
   u8 *p, *defined;    // `defined` null: all is
@@ -103,6 +114,7 @@ int op_ld(Step *x) {
   u64 *address = REG(ss[0]);
   Place place = {0};
   if (W->undef[ss[0]] & m) report(S, R_UNINIT_ADDRESS, pc, "load from an undefined address");
+  if (S->bank_use) banks_used(x, address, (u64)I->im[4], shared_lanes(x, address), bytes * n);
   FOR_LANES(l, m) {
     if (locate(x, l, address[l] + (u64)I->im[4], bytes * n, 0, &place)) return FAILED;
     u64 got[4] = {0};       // first all, then the registers: the address may be one of them
@@ -130,6 +142,7 @@ int op_st(Step *x) {
   u64 *address = REG(ss[0]);
   Place place = {0};
   if (W->undef[ss[0]] & m) report(S, R_UNINIT_ADDRESS, pc, "store to an undefined address");
+  if (S->bank_use) banks_used(x, address, (u64)I->im[4], shared_lanes(x, address), bytes * n);
   FOR_LANES(l, m) {
     if (locate(x, l, address[l] + (u64)I->im[4], bytes * n, 1, &place)) return FAILED;
     for (int q = 0; q < n; q++) {

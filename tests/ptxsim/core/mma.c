@@ -1,4 +1,4 @@
-// mma.sync and ldmatrix. Sums are rounded as an H200 rounds them, which has no E4M3 unit for mma.sync: it widens to F16, multiplies the first two of every four k,
+// mma.sync, ldmatrix and stmatrix. Sums are rounded as an H200 rounds them, which has no E4M3 unit for mma.sync: it widens to F16, multiplies the first two of every four k,
 // then the other two, both from zero, and adds the accumulator by an ordinary addition.
 #include "numbers.h"
 
@@ -98,6 +98,7 @@ int op_ldmatrix(Step *x) {
   u64 rows[32];
   memcpy(rows, REG(ss[0]), sizeof rows);
   if (W->undef[ss[0]]) report(S, R_UNINIT_ADDRESS, pc, "ldmatrix from an undefined address");
+  if (S->bank_use) banks_used(x, rows, (u64)I->im[2], (u32)((1ull << 8 * I->im[0]) - 1), 16);
   for (int q = 0; q < I->im[0]; q++) {
     u64 got[32];
     u32 undef = 0;
@@ -119,5 +120,31 @@ int op_ldmatrix(Step *x) {
     memcpy(REG(dd[q]), got, sizeof got);
     W->undef[dd[q]] = undef;
   }
+  return OK;
+}
+
+// Rows are written whole, as by the lane that names them. im: 0 matrices, 1 transposed, 2 offset. Sources: row addresses, values.
+int op_stmatrix(Step *x) {
+  PARTS(x);
+  NEED(x, ALL_LANES);
+  u64 *rows = REG(ss[0]);
+  if (W->undef[ss[0]] & (u32)((1ull << 8 * I->im[0]) - 1)) report(S, R_UNINIT_ADDRESS, pc, "stmatrix to an undefined address");
+  if (S->bank_use) banks_used(x, rows, (u64)I->im[2], (u32)((1ull << 8 * I->im[0]) - 1), 16);
+  for (int r = 0; r < 8 * I->im[0]; r++) {
+    int q = 1 + r / 8, row = r % 8;
+    i64 o = (u32)(rows[r] + I->im[2]) & 0xffffff;
+    if (o % 16) return fail(S, pc, "stmatrix: row at shared offset %lld is not 16-byte aligned", (long long)(o - SMEM_BASE));
+    if (shared_range(c, pc, o, 16, "stmatrix") || not_over_mbarrier(c, pc, o, 16, "stmatrix")) return FAILED;
+    lane_write(c, pc, o, 16, W, r, 0);
+    hb_write(c, pc, o, 16, &W->vc, W->gid, W->vc.c[W->gid]);
+    proxy_stored(c, o, 16);
+    for (int col = 0; col < 8; col++) {
+      int l = I->im[1] ? 4 * col + row / 2 : 4 * row + col / 2, half = (I->im[1] ? row : col) & 1;
+      u16 h = (u16)(REG(ss[q])[l] >> 16 * half);
+      memcpy(c->sm + o + 2 * col, &h, 2);
+      memset(c->defined + o + 2 * col, !(W->undef[ss[q]] >> l & 1), 2);
+    }
+  }
+  for (int l = 0; l < 32; l++) lane_used_shared(W, l);
   return OK;
 }

@@ -237,6 +237,8 @@ typedef struct Sim {
   i32 errpc, cta_index;
   u64 insts, bulk_bytes, wgmmas, mmas, ummas;
   i32 registers;          // a thread starts with, where the kernel moves registers between warps (setmaxnreg)
+  u64 *bank_use;          // per instruction: accesses of shared memory, their wavefronts, the fewest possible; null: not asked for
+  i32 by_warp;            // coverage is one array of npc + 1 for each warp of a CTA
   u32 *phases;            // per 8 bytes of shared memory: 1 + the phases that the mbarrier there completed in the life of a CTA, at most
   // ---- private
   CTA *ctas;
@@ -330,6 +332,8 @@ int op_bulk_store(Step *x);
 int op_tensor_load(Step *x);
 int op_tensor_store(Step *x);
 int op_store_async(Step *x);
+// banks.c
+void banks_used(Step *x, const u64 *address, u64 offset, u32 lanes, int bytes);
 // lanes.c
 int op_shfl(Step *x);
 int op_vote(Step *x);
@@ -339,6 +343,7 @@ int op_elect(Step *x);
 u32 spread_rows(u32 undef);
 int op_mma(Step *x);
 int op_ldmatrix(Step *x);
+int op_stmatrix(Step *x);
 int op_wgmma(Step *x);
 int op_wgmma_wait(Step *x);
 void wgmma_hazards(Step *x);

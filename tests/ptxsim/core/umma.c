@@ -191,7 +191,7 @@ static int multiply(Sim *S, Warp *W, TcItem *q) {
 
 // ---- cp. im: 0 shape, 1 offset.
 static int copy_to_tmem(Sim *S, Warp *W, TcItem *q) {
-  static const struct { int rows, bytes; } shapes[] = {{32, 16}, {128, 16}, {128, 32}, {64, 16}, {64, 16}};     // decode/tensor.py::CP_SHAPES
+  static const struct { int rows, bytes; } shapes[] = {{32, 16}, {128, 16}, {128, 32}, {64, 16}, {64, 16}, {4, 32}};     // decode/tensor.py::CP_SHAPES
   CTA *c = W->c;
   int shape = (int)S->code[q->pc].im[0], rows = shapes[shape].rows, bytes = shapes[shape].bytes;
   Matrix d;
@@ -204,9 +204,9 @@ static int copy_to_tmem(Sim *S, Warp *W, TcItem *q) {
       i64 a = matrix_at(&d, r, byte);
       if (reads_shared(S, W, q, a, "tcgen05.cp reads")) return FAILED;
       for (int p = 0; p < 4; p++) {       // does partition p take this row, and where
-        int takes = shape == 0 || (shape == 3 ? p % 2 == r / 32 : shape == 4 ? p / 2 == r / 32 : p == r / 32);
+        int takes = shape == 0 || (shape == 3 ? p % 2 == r / 32 : shape == 4 ? p / 2 == r / 32 : shape == 5 ? p == r : p == r / 32);
         if (!takes) continue;
-        size_t g = (size_t)(32 * p + r % 32) * TMEM_COLUMNS + col + byte / 4;
+        size_t g = (size_t)(32 * p + (shape == 5 ? 0 : r % 32)) * TMEM_COLUMNS + col + byte / 4;
         memcpy(c->tmem + g, c->sm + a, 16);
         for (int i = 0; i < 4; i++) {
           u8 *defined = c->defined + a + 4 * i;

@@ -60,6 +60,7 @@ static int execute(Step *x) {
     case OP_ELECT: return op_elect(x);
     case OP_MMA: return op_mma(x);
     case OP_LDMATRIX: return op_ldmatrix(x);
+    case OP_STMATRIX: return op_stmatrix(x);
     case OP_WGMMA: return op_wgmma(x);
     case OP_WG_FENCE:
       NEED(x, ALL_LANES);
@@ -115,6 +116,7 @@ static int leave(Sim *S, Warp *W, int pc) {
 static int run_fragment(Sim *S, Warp *W, int index, int budget) {
   Frag *f = &W->f[index];
   const u32 lanes = f->mask;
+  u64 *executed = S->coverage + (S->by_warp ? (i64)W->wid * (S->npc + 1) : 0);
   u32 pc = f->pc;
   int n = 0;
   for (;;) {
@@ -133,10 +135,10 @@ static int run_fragment(Sim *S, Warp *W, int index, int budget) {
       x.m &= I->guard_neg ? ~g : g;
     }
     if (!x.m) {
-      S->coverage[pc] += I->op == OP_BRA;       // a branch not taken has been executed
+      executed[pc] += I->op == OP_BRA;       // a branch not taken has been executed
       n++, pc++;
     } else if (I->op == OP_BRA) {
-      S->coverage[pc]++;
+      executed[pc]++;
       n++;
       if (x.m != lanes) {
         u32 target = (u32)I->im[0];
@@ -148,7 +150,7 @@ static int run_fragment(Sim *S, Warp *W, int index, int budget) {
       }
       pc = (u32)I->im[0];
     } else if (I->op == OP_RET) {
-      S->coverage[pc]++;
+      executed[pc]++;
       n++;
       W->n += n;
       if (x.m == lanes) remove_fragment(W, index);
@@ -169,7 +171,7 @@ static int run_fragment(Sim *S, Warp *W, int index, int budget) {
         W->n += n;
         return n;
       }
-      S->coverage[pc]++;
+      executed[pc]++;
       if (!put_off) bookkeeping(&x);
       n++, pc++;
     }

@@ -89,6 +89,11 @@ def _redux(d, ins, m):
     return d.row("REDUX", [d.destination(ins.args[0])], [d.source(o, 32) for o in ins.args[1:3]], [code])
 
 
+@form(r"redux\.sync\.(min|max)(\.abs)?(\.NaN)?\.f32")
+def _redux_f32(d, ins, m):
+    return d.row("REDUX", [d.destination(ins.args[0])], [d.source(o, 32) for o in ins.args[1:3]], [8 + (m.group(1) == "max"), int(bool(m.group(2))), int(bool(m.group(3)))])
+
+
 @form(r"elect\.sync")
 def _elect(d, ins, m):
     lane, is_it = d.pair(ins.args[0])
@@ -120,6 +125,14 @@ def _ldmatrix(d, ins, m):
     if len(outs) != int(m.group(1)):
         raise Unsupported(f"{len(outs)} registers")
     return d.row("LDMATRIX", [d.destination(o) for o in outs], [d.address(ins.args[1], 32)], [len(outs), int(bool(m.group(2))), ins.args[1].offset])
+
+
+@form(r"stmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
+def _stmatrix(d, ins, m):
+    mem, values = ins.args[0], items(ins.args[1])
+    if len(values) != int(m.group(1)):
+        raise Unsupported(f"{len(values)} registers")
+    return d.row("STMATRIX", (), [d.address(mem, 32), *(d.source(o, 32) for o in values)], [len(values), int(bool(m.group(2))), mem.offset])
 
 
 @form(r"wgmma\.(fence|commit_group)\.sync\.aligned")

@@ -4,7 +4,7 @@ from .operands import Unsupported, form, items
 
 _COUNT = r"x(1|2|4|8|16|32|64|128)"
 _COLLECTOR = r"(?:\.collector::a::discard)?"
-CP_SHAPES = ["32x128b.warpx4", "128x128b", "128x256b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23"]       # core/umma.c::copy_to_tmem
+CP_SHAPES = ["32x128b.warpx4", "128x128b", "128x256b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23", "4x256b"]       # core/umma.c::copy_to_tmem
 KINDS = {"f16": 0, "f8f6f4": 1, "mxf8f6f4": 2, "mxf4": 3, "mxf4nvf4": 3}
 # kind -> {suffix of block_scale: elements that share a scale}
 _SCALES = {"mxf8f6f4": {"": 32, "scale_vec::1X": 32, "block32": 32}, "mxf4": {"": 32, "scale_vec::2X": 32, "block32": 32},
