@@ -57,7 +57,7 @@ class Outcome:
             raise AssertionError(f"{name}:\n" + "\n".join(found))
 
 
-def _bytes_of(param, address, args):
+def bytes_of(param, address, args):
     """What the launcher passes for an entry of a kernel's `params`."""
     (kind, what), = param.items()
     if kind == "tensor_map":
@@ -86,7 +86,7 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
     outcome = Outcome(scores, [], [])
     for first_page in range(0, whole, max(pages, 1)) if variant.passes == "pages" else [0]:
         for kernel in kernels:
-            params = [_bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
+            params = [bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
             result = run(kernel.program, memory, params, grid, kernel.block, kernel.dynamic_shared_bytes, kernel.cluster, mode=mode, seed=seed, races=races,
                          max_insts=max_insts, elect_last=elect_last, statistics=statistics)

@@ -87,16 +87,17 @@ class Memory:
     def __init__(self):
         self.buffers, self._next = [], 0x7F30_0000_0000
 
-    def add(self, name, array, align=256, write=False, undefined=False):
+    def add(self, name, array, align=256, write=False, undefined=False, at=None):
         """Returns the address. The contiguous NumPy array is used in place.
 
         write      stores are allowed
         undefined  the contents count as undefined until something is stored
+        at         the address, in the gigabyte behind the buffer before it; default: one beyond that
         """
         if not array.flags.c_contiguous:
             raise ValueError(f"buffer {name!r}: the array has to be contiguous")
-        base, words = self._next + align, array.nbytes // 4 + 2
-        self._next += (align + array.nbytes + 0x40FF_FFFF) & ~0xFF_FFFF
+        base, words = at or self._next + align, array.nbytes // 4 + 2
+        self._next += 0 if at else (align + array.nbytes + 0x40FF_FFFF) & ~0xFF_FFFF
         arrays = {"p": array.reshape(-1).view(np.uint8)}
         if write:
             arrays |= {"owner": np.full(words, -1, np.int32), "clock": np.zeros(words, np.uint32), "writer": np.zeros(words, np.uint16)}

@@ -7,6 +7,7 @@ A change that nobody notices is redundant, equivalent, or a gap of the cases or 
 """
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -16,7 +17,7 @@ import time
 
 import numpy as np
 
-from . import cache, cases, kernels, runs
+from . import cache, cases, forms_alone, kernels, plan_alone, runs
 from .decode.operands import OPS
 
 RECORDS = cache.HERE / "results" / "mutations.json"
@@ -205,7 +206,8 @@ def again(variant, match, records):
                     record["survivors"].remove(survivors[_key(v.change.what, v.at)])
                     record["kinds"][v.change.kind][1] += 1
                     record["noticed"] += 1
-            record["rows"] += [c.name for c in bench.rows if c.name not in record["rows"]]
+            record["rows"] += [name for name in bench.rows if name not in record["rows"]]
+            record["alone"] = bench.alone(index)
             done.append(record)
     return done
 
@@ -233,37 +235,64 @@ def text_stamp(kernel):
     return hashlib.sha256(kernel.text.encode()).hexdigest()[:16]
 
 
-class Bench:
-    """A variant and the rows that its changes are tried on; every row is right before any change.
+@dataclasses.dataclass
+class Trial:
+    """What a change is tried on. run(compiled, schedule, **how): (warp instructions, problems); ran: executions of each instruction of each launch; alone: of one launch."""
+    name: str
+    run: object
+    alone: bool
+    insts: int = 0
+    ran: list = None
 
-    executed    for each launch, how often each instruction runs on all rows
+
+class Bench:
+    """A variant and what its changes are tried on: rows of the case table, and where a launch has them its problems alone. All is right before any change.
+
+    executed    for each launch, how often each instruction runs in all trials
     """
 
     def __init__(self, variant, match=CASES, schedules=SCHEDULES):
         self.variant, self.schedules, self.compiled = variant, schedules, kernels.load(variant.launches)
-        self.rows, self.insts, self.ran = cases.of(variant.path, variant.format, match), {}, {}
-        for case in self.rows:
+        self.trials = [Trial(case.name, functools.partial(self._row, case), False) for case in cases.of(variant.path, variant.format, match)]
+        for index, kernel in enumerate(self.compiled):
+            self.trials += [Trial(problem.name, functools.partial(self._alone, problem, index), True) for problem in forms_alone.problems(kernel) + plan_alone.problems(kernel)]
+        for trial in self.trials:
             before = [k.hits.copy() for k in self.compiled]
             for schedule in schedules:
-                outcome, problems = runs.run(self.compiled, variant, case, schedule)
+                insts, problems = trial.run(self.compiled, schedule)
                 if problems:
-                    raise AssertionError(f"{case.name} {schedule}: wrong before any change: {problems[0]}")
-                self.insts[case.name] = max(self.insts.get(case.name, 0), outcome.insts)
-            self.ran[case.name] = [k.hits - b for k, b in zip(self.compiled, before)]
-        self.rows.sort(key=lambda case: self.insts[case.name])
-        self.executed = [sum(self.ran[case.name][i] for case in self.rows) for i in range(len(self.compiled))]
+                    raise AssertionError(f"{trial.name} {schedule}: wrong before any change: {problems[0]}")
+                trial.insts = max(trial.insts, insts)
+            trial.ran = [k.hits - b for k, b in zip(self.compiled, before)]
+        self.trials.sort(key=lambda trial: trial.insts)
+        self.executed = [sum(trial.ran[i] for trial in self.trials) for i in range(len(self.compiled))]
+
+    def _row(self, case, compiled, schedule, **how):
+        outcome, problems = runs.run(compiled, self.variant, case, schedule, **how)
+        return outcome.insts if outcome else 0, problems
+
+    def _alone(self, problem, index, compiled, schedule, **how):
+        return problem.run(compiled[index], schedule, **how)
+
+    @property
+    def rows(self):
+        return [trial.name for trial in self.trials if not trial.alone]
+
+    def alone(self, index):
+        """How many problems launch `index` has alone."""
+        return sum(trial.alone and bool(trial.ran[index].any()) for trial in self.trials)
 
     def judge(self, index, change):
         """What notices the change of launch `index`, or ""."""
         mutant = changed(self.compiled[index], change)
         with_it = [*self.compiled[:index], mutant, *self.compiled[index + 1:]]
-        for case in self.rows:
-            if not self.ran[case.name][index][change.pc]:
+        for trial in self.trials:
+            if not trial.ran[index][change.pc]:
                 continue                # nothing differs before the instruction has run
             for schedule in self.schedules:
-                _, problems = runs.run(with_it, self.variant, case, schedule, max_insts=3 * self.insts[case.name] + 100000)
+                _, problems = trial.run(with_it, schedule, max_insts=3 * trial.insts + 100000)
                 if problems:
-                    return f"{schedule} {case.name}: {problems[0].splitlines()[0][:140]}"
+                    return f"{schedule} {trial.name}: {problems[0].splitlines()[0][:140]}"
         return ""
 
     def verdicts(self, index, picked):
@@ -278,8 +307,8 @@ def report(variant, kinds=KINDS, *, match=CASES, launches=None, sample=0, seed=0
     launches    numbers of those to change; default: all
     """
     start, bench, records = time.time(), Bench(variant, match), []
-    for case in bench.rows:
-        print(f"  {case.name}: {bench.insts[case.name]} warp instructions", flush=True)
+    for trial in bench.trials:
+        print(f"  {trial.name}{' (one launch alone)' * trial.alone}: {trial.insts} warp instructions", flush=True)
     for index, kernel in enumerate(bench.compiled):
         if launches is not None and index not in launches:
             continue
@@ -297,5 +326,5 @@ def report(variant, kinds=KINDS, *, match=CASES, launches=None, sample=0, seed=0
         print(f"{kernel.name}: {noticed} of {total} noticed, {share:.1%} of the instructions executed; " + ", ".join(f"{k} {c[1]}/{c[0]}" for k, c in counts.items())
               + f"; {time.time() - start:.0f} s", flush=True)
         records.append({"variant": runs.label(variant), "kernel": kernel.name, "text": text_stamp(kernel), "seed": seed, "mutants": total, "noticed": noticed,
-                        "kinds": counts, "rows": [c.name for c in bench.rows], "survivors": survivors})
+                        "kinds": counts, "rows": bench.rows, "alone": bench.alone(index), "survivors": survivors})
     return records
