@@ -44,6 +44,8 @@ from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_m
 ROWS_LOG2 = 8
 TILES = queries.ROWS // TILE_ROWS
 COST = {forms.INT8: 1, forms.BF16: 2}   # of a step
+# Named barriers, 0 being the CTA's. Of each, whoever waits does so at one place (synccheck asks for that), and whoever does not need to wait only arrives.
+DESCRIBED, WIDENED, PATTERN = 1, 2, 3   # the first item's description, for the consumers; its rows, for the widening warps; of those warps: what the fill writes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Prefill(BlockScoresKernel):
         self.name = f"block_scores.prefill{'' if form == 'bf16' else f'_{form}'}.{fmt}.{scale_layout}"
         self.block = (32 * (self.form.producer_warps + self.form.consumer_warps), 1, 1)
         self.dynamic_shared_bytes = self.form.shared_bytes
+        self.first_workers = queries.WIDENERS + self.form.consumer_warps        # warps that widen the first item
         self.two_forms = fmt == "mxfp4"
         self.which = forms.INT8 if form == "int8" else forms.BF16
         self.walk = FormWalk(self.which) if self.two_forms else PlanWalk()
@@ -186,7 +189,7 @@ class Prefill(BlockScoresKernel):
             units = fill.fill_units(args)
         stride = Int64(ctas * queries.WIDENERS)
         if units > Int64(0):
-            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, queries.WIDENERS, 3)
+            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, queries.WIDENERS, PATTERN)
         first, left = self.walk.share(args, cta, ctas)
         if left > 0:
             slot, parity = Int32(0), Int32(1)
@@ -204,7 +207,9 @@ class Prefill(BlockScoresKernel):
                 if (w == 0) & (lane == 0):
                     queries.describe(smem + f.items + slot * 64, item, item.flat - args.first_page, pages)
                 if opening != 0:
-                    self.widen_first(args, smem, w, lane)
+                    bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)
+                    self.widen_first(args, item, smem, w, lane)
+                    bar_sync(Int32(WIDENED), 32 * self.first_workers)          # and then say so on q_full, for all
                     opening = Int32(0)
                 else:
                     queries.widen_item(args, item, smem + slot * f.slot_bytes, smem + f.factors + slot * (queries.ROWS * 4), w, lane, self.fmt, self.scale_layout,
@@ -226,19 +231,13 @@ class Prefill(BlockScoresKernel):
         bulk_stores_have_read()
 
     @cute.jit
-    def widen_first(self, args, smem: Int32, worker: Int32, lane: Int32):
-        """Widen the first item with all warps but that of the pages: the consumers have nothing else to do, and three warps take 6,000 clocks for it. worker: 0 .. 2
-        the widening warps, the consumers after them, who read what it is from its description."""
+    def widen_first(self, args, item, smem: Int32, worker: Int32, lane: Int32):
+        """This warp's part of the first item, which all warps but that of the pages widen: the consumers have nothing else to do, and three warps take 6,000
+        clocks for it. worker: 0 .. 2 the widening warps, the consumers after them."""
         f = self.form
-        workers = const_expr(queries.WIDENERS + f.consumer_warps)
-        bar_sync(Int32(1), 32 * workers)
-        queries.widen_item(args, queries.described(smem + f.items), smem, smem + f.factors, worker, lane, self.fmt, self.scale_layout, f.int8,
-                           -(-queries.ROWS // 8 // workers), workers)
+        workers = self.first_workers
+        queries.widen_item(args, item, smem, smem + f.factors, worker, lane, self.fmt, self.scale_layout, f.int8, -(-queries.ROWS // 8 // workers), workers)
         fence_async_shared()
-        if worker < queries.WIDENERS:
-            bar_sync(Int32(2), 32 * workers)        # and then say so on q_full, for all
-        else:
-            bar_arrive(Int32(2), 32 * workers)
 
     def fills(self, args):
         """Is the -inf fill this kernel's? Of two the one whose steps take longer: it has the time."""
@@ -282,7 +281,9 @@ class Prefill(BlockScoresKernel):
         _, steps = self.walk.share(args, cta, ctas)
         if const_expr(self.helps):
             if steps > 0:
-                self.widen_first(args, smem, queries.WIDENERS + warp, lane)
+                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)
+                self.widen_first(args, queries.described(smem + f.items), smem, queries.WIDENERS + warp, lane)
+                bar_arrive(Int32(WIDENED), 32 * self.first_workers)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:
                 mbarrier_wait(smem + f.q_full + slot * 8, q_parity)
