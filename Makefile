@@ -96,8 +96,9 @@ fuzz: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
 
 racecheck: cubins library
-	$(BIN)/python tests/parity/sanitize.py --control --tool racecheck
-	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals
+	$(BIN)/python tests/parity/every_lane.py build/every_lane
+	$(BIN)/python tests/parity/sanitize.py --control --tool racecheck --cubins build/every_lane
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals --cubins build/every_lane
 
 synccheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --control --tool synccheck

@@ -18,6 +18,7 @@ SCRIPT = PARITY / "sanitize.py"
 sys.path.insert(0, str(PARITY))
 import altered  # noqa: E402
 import cover  # noqa: E402
+import every_lane  # noqa: E402
 import harness  # noqa: E402
 import run  # noqa: E402
 import sanitize  # noqa: E402
@@ -147,22 +148,64 @@ def test_few_ctas_are_in_the_manifest_that_the_library_reads(tmp_path):
         assert (tmp_path / "cubins" / after["cubin"]).read_bytes() == runtime.find(f"cubins/{after['cubin']}").read_bytes()
 
 
-@pytest.mark.parametrize("name", altered.ALTERATIONS)
-def test_an_alteration_changes_the_instructions_that_it_names_and_no_other(tmp_path, name):
+# alteration: (instructions, what becomes of them)
+CHANGES = {"stores": (r"STG\.E (desc.*)\]", r"STG.E \1+0x7ff000]"), "cta_barriers": (r"BAR\.SYNC\.DEFER_BLOCKING 0x0 ", "NOP "),
+           "named_barriers": (r"BAR\.(SYNC\.DEFER_BLOCKING|ARV) (R\d+|0x[2-9a-f]), 0x\w+ ", "NOP "), "arrivals": (r"BAR\.ARV ", "BAR.SYNC.DEFER_BLOCKING ")}
+
+
+@pytest.mark.parametrize("tool, control", [(tool, c) for tool, controls in sanitize.CONTROLS.items() for c in controls])
+def test_an_alteration_changes_the_instructions_that_it_names_and_no_other(tmp_path, tool, control):
     """nvdisasm reads what altered.py writes; the library takes it, for the manifest has its digest."""
-    before, after = {"stores": (r"STG\.E (desc.*)\]", r"STG.E \1+0x7ff000]"), "cta_barriers": (r"BAR\.SYNC\.DEFER_BLOCKING 0x0 ", "NOP "),
-                     "arrivals": (r"BAR\.ARV ", "BAR.SYNC.DEFER_BLOCKING ")}[name]
-    unit, told = {how: (unit, tool) for tool, (how, unit, _) in sanitize.CONTROLS.items()}[name]
-    (kernel,) = cover.launches(unit, (9, 0))
-    assert altered.build(tmp_path, [name])[name] > 0
+    kernels, names = cover.launches(control.unit, (9, 0)), control.alter.split(",")
+    assert min(altered.build(tmp_path, names).values()) > 0
     made = json.loads((tmp_path / "cubins" / "manifest.json").read_text())["kernels"]
     assert all(hashlib.sha256((tmp_path / "cubins" / k["cubin"]).read_bytes()).hexdigest() == k["sha256"] for k in made)
-    lines = [instructions(folder / f"sm_90a/{kernel}.cubin") for folder in (runtime.find("cubins/manifest.json").parent, tmp_path / "cubins")]
-    changed = [(a, b) for a, b in zip(*lines) if a != b]
-    assert len(lines[0]) == len(lines[1]) and changed, f"nothing that {told} could report"
-    for a, b in changed:
-        assert re.sub(before, after, a) == b
-    assert len(changed) == sum(bool(re.search(before, line)) for line in lines[0])
+    changes = 0
+    for kernel in kernels:
+        before, after = [instructions(folder / f"sm_90a/{kernel}.cubin") for folder in (runtime.find("cubins/manifest.json").parent, tmp_path / "cubins")]
+        assert len(before) == len(after)
+        for old, new in zip(before, after):
+            changes += old != new
+            for name in names:
+                old = re.sub(*CHANGES[name], old)
+            assert new == old
+    assert changes or control.alter == "arrivals" and tool == "racecheck", f"nothing that {tool} could report"
+
+
+def test_who_waits_at_a_named_barrier_does_so_at_one_place():
+    """In prefill; synccheck ends a kernel where warps meet by two BAR.SYNC of one number."""
+    folder, seen = runtime.find("cubins/manifest.json").parent, 0
+    for kernel in manifest()["kernels"]:
+        if kernel["arch"] == "sm_90a" and ".prefill" in kernel["name"]:
+            places = re.findall(r"BAR\.SYNC\.DEFER_BLOCKING (0x\w+)", "\n".join(instructions(folder / kernel["cubin"])))
+            assert "0x0" in places and len(places) == len(set(places)), kernel["name"]
+            seen += len(places) > 1
+    assert seen == 6                # the staged ones
+
+
+def test_kernels_in_which_every_lane_arrives(tmp_path):
+    """The patches fit these sources, touch what arrives and nothing else, and say so where an arrival is written in another way."""
+    sources = {p.name: p.read_text() for p in (Path(every_lane.jax_fp4_indexer.__file__).parent / every_lane.KERNELS).glob("*.py")}
+    made = every_lane.patched(sources)
+    changed = [line for name in sources for line in sorted(set(made[name].splitlines()) ^ set(sources[name].splitlines()))]
+    assert changed and all(re.search(r"mbarrier_init|mbarrier_arrive|elect_one|lane == 0|make_barriers|DESCRIBED", line) for line in changed)
+    every_lane.snapshot(tmp_path)
+    assert (tmp_path / "jax_fp4_indexer" / every_lane.KERNELS / "prefill.py").read_text() == made["prefill.py"]
+    with pytest.raises(LookupError, match="prefill.py has 0 times"):
+        every_lane.patched({**sources, "prefill.py": sources["prefill.py"].replace("f.consumer_warps)", "f.warps)")})
+    with pytest.raises(LookupError, match="forms.py one lane arrives"):
+        every_lane.patched({**sources, "forms.py": sources["forms.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
+
+
+def test_other_kernels_and_how_they_are_altered_reach_the_program(tmp_path):
+    result = subprocess.run([*VARIANTS, "--cubins", "some/folder", "--alter", "arrivals"], env=stand_in(tmp_path, CLEAN), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert all(" --alter arrivals --cubins some/folder" in line for line in (tmp_path / "commands").read_text().splitlines())
+    altered.build(tmp_path / "first", ["arrivals"])
+    altered.build(tmp_path / "second", ["named_barriers"], given=tmp_path / "first" / "cubins")
+    (kernel,) = cover.launches("q_lengths_causal-nvfp4=decode.public", (9, 0))
+    text = "\n".join(instructions(tmp_path / f"second/cubins/sm_90a/{kernel}.cubin"))
+    assert "BAR.ARV" not in text and not re.search(r"BAR\.SYNC\.DEFER_BLOCKING R", text)
 
 
 def instructions(cubin):
@@ -171,17 +214,27 @@ def instructions(cubin):
 
 @pytest.mark.parametrize("tool", sanitize.CONTROLS)
 def test_a_control_fails_where_the_tool_is_silent(tmp_path, tool):
-    def control(text):
-        command = [sys.executable, str(SCRIPT), "--tool", tool, "--control", "--capability", "9.0"]
+    controls = sanitize.CONTROLS[tool]
+
+    def control(text, *more):
+        command = [sys.executable, str(SCRIPT), "--tool", tool, "--control", "--capability", "9.0", *more]
         return subprocess.run(command, env=stand_in(tmp_path, text), capture_output=True, text=True)
 
-    how, unit, said = sanitize.CONTROLS[tool]
-    silent = control(CLEAN)
-    assert silent.returncode == 1 and "its silence means nothing" in silent.stdout, silent.stdout + silent.stderr
-    command = (tmp_path / "commands").read_text()
-    assert f"--tool {tool} " in command and f"--only {unit} " in command and f"--alter {how}" in command and ("--ctas 1" in command) == (tool != "memcheck")
-    heard = control(CLEAN.replace("ERROR SUMMARY: 0 errors", f"Error: {said} at kernel\n========= ERROR SUMMARY: 1 errors"))
-    assert heard.returncode == 0 and "reported, 1 x" in heard.stdout, heard.stdout + heard.stderr
+    silent = control(CLEAN, "--cubins", "some/folder")
+    assert silent.returncode == 1 and silent.stdout.count("its silence means nothing") == len(controls), silent.stdout + silent.stderr
+    commands = (tmp_path / "commands").read_text().splitlines()
+    assert len(commands) == len(controls)
+    for command, c in zip(commands, controls):
+        assert f"--tool {tool} " in command and f"--only {c.unit} " in command and f"--alter {c.alter}" in command and ("--ctas 1" in command) == (tool != "memcheck")
+        assert ("--cubins some/folder" in command) == c.every_lane
+    reported = CLEAN.replace("ERROR SUMMARY: 0 errors", f"Error: {controls[0].said} at kernel\n========= ERROR SUMMARY: 1 errors")
+    heard = control(reported, "--cubins", "some/folder")
+    assert heard.returncode == 0 and heard.stdout.count("reported, 1 x") == len(controls), heard.stdout + heard.stderr
+    without = control(reported)
+    assert without.returncode == 0 and without.stdout.count("left out, it is for the kernels of every_lane.py") == sum(c.every_lane for c in controls)
+    # one that is silent is enough
+    mixed = control(reported.replace("esac", f'  *{controls[-1].unit}*) echo "0 failures"; echo "========= ERROR SUMMARY: 0 errors"; exit 0;;\nesac', 1), "--cubins", "some/folder")
+    assert mixed.returncode == 1 and mixed.stdout.count("reported, 1 x") == len(controls) - 1, mixed.stdout
 
 
 def test_rows_of_one_shape_share_a_program(monkeypatch):

@@ -37,6 +37,7 @@ def parse(argv):
     p.add_argument("--bare", action="store_true", help="each variant once, judged by the oracle alone, in programs that hold nothing else (for compute-sanitizer)")
     p.add_argument("--ctas", type=int, default=0, help="CTAs of the kernels that fill the GPU (default: what the manifest says), so that a small case takes many turns")
     p.add_argument("--alter", default="", help="comma-separated: what altered.py does to the kernels")
+    p.add_argument("--cubins", help="folder with kernels and a manifest of their own (every_lane.py)")
     p.add_argument("--extra", default="", help="comma-separated: contexts (scan, loop, donation; run first), huge (beyond 2^31)")
     p.add_argument("--no-table", action="store_true", help="only what --extra names")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
@@ -203,9 +204,9 @@ def main(argv=None):
         harness.OracleStore.save(path, chosen)
         print(f"{path}: {len(chosen)} cases, {path.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - start:.1f} s")
         return 0
-    if args.ctas or args.alter:
+    if args.ctas or args.alter or args.cubins:
         import altered
-        altered.load([x for x in args.alter.split(",") if x], args.ctas)
+        altered.load([x for x in args.alter.split(",") if x], args.ctas, args.cubins)
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {platform.python_version()}, {device.device_kind}, {len(chosen)} cases", flush=True)
     summary, deadline = Summary(), start + args.time_limit

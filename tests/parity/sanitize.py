@@ -6,10 +6,12 @@ Every variant of a case is launched once and judged by the oracle; what else par
 to it. Rows `variants` are the pairs of cover.py, which launch every kernel with something to do, with few CTAs so that its rings go round: racecheck looks
 at every access to shared memory, on the host, and takes a multiple of memcheck's time. The tool is told to look at this package's kernels and no
 others. A process that dies is run again in halves until the case is found. With --done, cases that an earlier run found clean are left out. With --control
-one call of a kernel with a fault put into it (altered.py) is run instead, under the same settings, which the tool has to report.
+calls of kernels with a fault put into them (altered.py) are run instead, under the same settings, each of which the tool has to report.
+
+racecheck needs kernels that it can follow (docs/facts.md): every_lane.py makes them, --cubins names them, and `--alter arrivals` does the rest.
 
 The JSON lists the cases (or pairs) and, for each kernel that the GPU's variants launch, how many clean ones launched it.
-Exit status: 0 all clean (--control: the fault was reported), 1 errors or deaths, 3 time ran out before the end.
+Exit status: 0 all clean (--control: every fault was reported), 1 errors or deaths, 3 time ran out before the end.
 """
 import argparse
 import collections
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 RUN = Path(__file__).with_name("run.py")
 # Graph capture hides launches from the tool; memory taken for more than one buffer at a time hides where a buffer ends.
@@ -33,10 +36,21 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 KERNELS = "kernel_cutlass_"     # with this the name of every kernel of the package begins, and of none of XLA's
 CASES_A_PROCESS = 24
 PORT = 49152                    # the tool's own first one
-# tool: (alteration, a pair that it spoils, what the tool says)
-CONTROLS = {"memcheck": ("stores", "k_lengths_causal-nvfp4=decode.public", "Invalid __global__ write"),
-            "racecheck": ("cta_barriers", "k_lengths_causal-nvfp4=portable_decode.public", "Race reported"),
-            "synccheck": ("arrivals", "q_lengths_causal-nvfp4=decode.public", "Barrier error detected")}
+
+
+class Control(NamedTuple):
+    alter: str              # see altered.py
+    unit: str               # a pair that it spoils
+    said: str               # what the tool says
+    every_lane: bool = False    # of the kernels that every_lane.py makes, which --cubins has to name
+
+
+CONTROLS = {"memcheck": [Control("stores", "k_lengths_causal-nvfp4=decode.public", "Invalid __global__ write")],
+            "racecheck": [Control("cta_barriers", "k_lengths_causal-nvfp4=portable_decode.public", "Race reported"),
+                          Control("arrivals", "ragged_1-nvfp4=prefill_direct.public", "Race reported"),        # 31 lanes do not arrive
+                          Control("arrivals,named_barriers", "forms_mixed-mxfp4=prefill_staged.public", "Race reported", True),
+                          Control("arrivals,named_barriers", "tail_after_65-mxfp4=decode.public", "Race reported", True)],
+            "synccheck": [Control("arrivals", "q_lengths_causal-nvfp4=decode.public", "Barrier error detected")]}
 
 
 def rows(which):
@@ -97,8 +111,6 @@ class Sanitizer:
 
     def names(self):
         import cover
-        if self.args.control:
-            return [CONTROLS[self.args.tool][1]]
         done = set(json.loads(Path(self.args.done).read_text())["clean"]) if self.args.done else set()
         every = cover.pairs(self.capability) if self.args.rows == "variants" else self.in_order(rows(self.args.rows))
         return [name for name in every if name not in done]
@@ -124,6 +136,7 @@ class Sanitizer:
         command = [str(RUN), "--bare", "--workers", "1", "--only", ",".join(names)]
         command += ["--ctas", str(self.args.ctas)] if self.args.ctas else []
         command += ["--alter", self.args.alter] if self.args.alter else []
+        command += ["--cubins", self.args.cubins] if self.args.cubins else []
         return command + (["--oracle", self.args.oracle] if self.args.oracle else [])
 
     def environment(self, gpu):
@@ -187,8 +200,6 @@ class Sanitizer:
         chunks = self.chunks(names)
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             list(pool.map(self.check, chunks))
-        if self.args.control:
-            return self.controlled()
         seconds, found = time.monotonic() - self.start, self.found
         print(f"{self.args.tool}: {len(found['clean'])} clean of {len(names)} ({self.runs} case-variant pairs), {len(found['errors'])} processes with errors, "
               f"{len(found['died'])} whose process died, {len(found['not_run'])} not run; {seconds:.0f} s, {len(chunks)} processes, {self.jobs} at a time")
@@ -200,11 +211,21 @@ class Sanitizer:
             Path(self.args.json).write_text(json.dumps({**report, **self.further(names)}, indent=1))
         return 1 if found["errors"] or found["died"] else 3 if found["not_run"] else 0
 
-    def controlled(self):
-        what = CONTROLS[self.args.tool][2]
-        said = [line for error in self.found["errors"] for line in error["output"].splitlines() if what in line]
-        print(f"{self.args.tool} control: " + (f"reported, {said[0]}" if said else f"no word of {what!r}: its silence means nothing here\n{json.dumps(self.found, indent=1)}"))
-        return 0 if said else 1
+    def control(self):
+        """Every fault of the tool's, one after the other. 0 if it reports them all."""
+        silent, cubins = 0, self.args.cubins
+        for control in CONTROLS[self.args.tool]:
+            if control.every_lane and not cubins:
+                print(f"{self.args.tool} control: {control.alter} in {control.unit} left out, it is for the kernels of every_lane.py: make them and name them with --cubins")
+                continue
+            self.args.alter, self.args.cubins = control.alter, cubins if control.every_lane else None
+            self.found.update(clean=[], errors=[], died=[], not_run=[], deaths=[], unfinished=[])
+            self.check([control.unit])
+            said = [line for error in self.found["errors"] for line in error["output"].splitlines() if control.said in line]
+            print(f"{self.args.tool} control, {control.alter} in {control.unit}: " +
+                  (f"reported, {said[0]}" if said else f"no word of {control.said!r}: its silence means nothing here\n{json.dumps(self.found, indent=1)}"), flush=True)
+            silent += not said
+        return 1 if silent else 0
 
 
 def digest(text):
@@ -230,7 +251,8 @@ def main():
     p.add_argument("--rows", default="all", choices=("small", "large", "all", "variants"))
     p.add_argument("--ctas", type=int, help="run.py --ctas; 0: as many as the GPU has room for (default: 1 for rows `variants` under other tools than memcheck, else 0)")
     p.add_argument("--alter", default="", help="run.py --alter")
-    p.add_argument("--control", action="store_true", help="put a fault into a kernel: does the tool report it?")
+    p.add_argument("--cubins", help="run.py --cubins: the kernels of this folder, in place of the package's")
+    p.add_argument("--control", action="store_true", help="put faults into kernels: does the tool report them?")
     p.add_argument("--oracle", help="folder of run.py --make-oracle")
     p.add_argument("--capability", type=lambda x: tuple(int(n) for n in x.split(".")), help="of the GPU, e.g. 9.0 (default: ask nvidia-smi)")
     p.add_argument("--done", help="file of an earlier --json: what it found clean is left out")
@@ -238,10 +260,11 @@ def main():
     if args.control:
         if args.tool not in CONTROLS:
             p.error(f"--control: got --tool {args.tool}, expected one of {', '.join(CONTROLS)}")
-        args.rows, args.alter = "variants", CONTROLS[args.tool][0]
+        args.rows = "variants"
     if args.ctas is None:
         args.ctas = int(args.rows == "variants" and args.tool != "memcheck")
-    return Sanitizer(args).run()
+    sanitizer = Sanitizer(args)
+    return sanitizer.control() if args.control else sanitizer.run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""The sm_90a kernels with every lane of a warp arriving on mbarriers where one arrives for it, in a folder of their own: what racecheck can follow.
+
+    python tests/parity/every_lane.py FOLDER [--arch sm_90a]
+
+racecheck lets an arrival speak for the lane that arrives and not for its warp (docs/facts.md): it reports what the other lanes read or wrote before. Here the guard around the
+arrival is gone, and the barrier expects 32 times as many; nothing else is changed, no wait and no barrier. `PATCHES` is all of it, made in a copy of the package's sources,
+which the ahead-of-time build then compiles. Kernels that nothing of it touches come out as they are. For tests alone: what the arrivals cost was not measured.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import jax_fp4_indexer
+
+KERNELS = "kernels/sm90"
+# (file, as it is, with every lane). Each stands there once.
+PATCHES = (
+    # prefill: pages and queries. What one lane alone announces (k_full of the staged form) stays one arrival: `k_arrivals` of 1.
+    ("prefill_step.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
+    ("prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
+    ("prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
+    ("prefill.py", "(f.q_full + 8 * s), self.q_arrivals)", "(f.q_full + 8 * s), 32 * self.q_arrivals)"),
+    ("prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
+    # prefill: the first item's description, for who waits at that barrier. Twice, and by all: of a warp that goes on at once racecheck may see the next read before it has
+    # seen the others leave the barrier.
+    ("prefill.py", "                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n",
+     "                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
+    ("prefill.py", "                    bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)\n",
+     "                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
+    # decode, MXFP4: a run's queries in f16
+    ("decode_queries.py", "            if w.lane == 0:\n                mbarrier_arrive(w.base + c.ready)\n", "            mbarrier_arrive(w.base + c.ready)\n"),
+    ("decode.py", "[(c.ready, WARPS)]", "[(c.ready, 32 * WARPS)]"),
+)
+# One lane arrives there as before: for a page that does not exist, on a barrier that one lane announces the others on. racecheck has no word on it.
+KEPT = {"decode_pages.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}
+
+
+def patched(sources):
+    """{file: text} with PATCHES made. LookupError where a text is not there once, or an arrival stays behind a guard."""
+    sources = dict(sources)
+    for file, before, after in PATCHES:
+        if sources[file].count(before) != 1:
+            raise LookupError(f"every_lane: {KERNELS}/{file} has {sources[file].count(before)} times, expected once: {before!r}. Arrivals are written in another way now; change PATCHES with them.")
+        sources[file] = sources[file].replace(before, after)
+    for file, text in sources.items():
+        guarded = re.search(r"(elect_one\(\)|lane == 0)[^\n]*:\n\s+mbarrier_arrive\(", text.replace(KEPT.get(file, "\n\n\n"), ""))
+        if guarded:
+            raise LookupError(f"every_lane: in {KERNELS}/{file} one lane arrives for its warp, and no patch says otherwise: {guarded[0]!r}")
+    return sources
+
+
+def snapshot(folder):
+    """A copy of the package in `folder`, patched."""
+    package = Path(jax_fp4_indexer.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "cubins", "_lib"))
+    kernels = folder / package.name / KERNELS
+    for file, text in patched({p.name: p.read_text() for p in kernels.glob("*.py")}).items():
+        (kernels / file).write_text(text)
+    cubins = folder / package.name / "cubins"
+    cubins.mkdir()
+    (cubins / "__init__.py").touch()
+
+
+def build(folder, archs):
+    """Writes <folder>/<arch>/*.cubin and manifest.json; what is there and of the same sources stays."""
+    folder = Path(folder).resolve()
+    if not (folder / "manifest.json").exists():         # what no patch touches is there already
+        shutil.copytree(Path(jax_fp4_indexer.__file__).parent / "cubins", folder, dirs_exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="jfi-every-lane-") as scratch:
+        snapshot(Path(scratch))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)])}
+        command = [sys.executable, "-m", "jax_fp4_indexer.aot", "build", "--quiet", "--out", folder, "--arch", ",".join(archs)]
+        return subprocess.run(command, cwd=scratch, env=environment).returncode
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("folder")
+    p.add_argument("--arch", default="sm_90a", help="comma-separated")
+    args = p.parse_args()
+    return build(args.folder, args.arch.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
