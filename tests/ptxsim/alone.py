@@ -1,9 +1,10 @@
 """One launch of a prefill alone, over scratch as the launches before it would have left it: what it writes, against a plain model of it.
 
 Counts, sizes and places that no call of a test would reach (hundreds of records, 2^32 steps) then cost some ten thousand instructions, and what differs shows without going through the scores.
+`forms_alone.py`, `pages_alone.py` and `plan_alone.py` say what the launches have to write.
 
-    for problem in forms_alone.problems(kernel) + plan_alone.problems(kernel):
-        insts, problems = problem.run(kernel, "random:1")
+    for problem in plan_alone.problems(kernel):
+        insts, wrong = problem.run(kernel, "random:1")
 """
 import numpy as np
 

@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from . import cache, cases, forms_alone, kernels, plan_alone, runs
+from . import cache, cases, forms_alone, kernels, pages_alone, plan_alone, runs
 from .decode.operands import OPS
 
 RECORDS = cache.HERE / "results" / "mutations.json"
@@ -255,7 +255,7 @@ class Bench:
         self.variant, self.schedules, self.compiled = variant, schedules, kernels.load(variant.launches)
         self.trials = [Trial(case.name, functools.partial(self._row, case), False) for case in cases.of(variant.path, variant.format, match)]
         for index, kernel in enumerate(self.compiled):
-            self.trials += [Trial(problem.name, functools.partial(self._alone, problem, index), True) for problem in forms_alone.problems(kernel) + plan_alone.problems(kernel)]
+            self.trials += [Trial(problem.name, functools.partial(self._alone, problem, index), True) for module in (forms_alone, pages_alone, plan_alone) for problem in module.problems(kernel)]
         for trial in self.trials:
             before = [k.hits.copy() for k in self.compiled]
             for schedule in schedules:

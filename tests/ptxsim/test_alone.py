@@ -1,7 +1,7 @@
-"""Launches that plan a prefill, alone: what they write is what a plain model of them says, for counts and sizes that no call of a test has."""
+"""Launches before the products of a prefill, alone: what they write is what plain models of them say, for counts and sizes that no call of a test has."""
 import pytest
 
-from ptxsim import forms_alone, kernels, mutate, plan_alone, runs
+from ptxsim import forms_alone, kernels, mutate, pages_alone, plan_alone, runs
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,14 @@ def test_plans(compiled):
         assert not _wrong(kernel, problems, "eager")
         assert not _wrong(kernel, problems[::4], "random:7")
     assert all(k.coverage == 1 for k in plans if k.name.startswith(plan_alone.KERNELS[0]))
+
+
+def test_pages_and_notes(compiled):
+    """Wide and narrow pages, flags and exponents, each bit; with the plan every instruction but code for no heads at all and the like."""
+    for kernel in (k for k in compiled if pages_alone.problems(k)):
+        for schedule in ("eager", "random:7"):
+            assert not _wrong(kernel, pages_alone.problems(kernel), schedule)
+        assert kernel.coverage > 0.99, kernel.not_executed()
 
 
 def test_every_store_that_is_missing_or_elsewhere_is_noticed(compiled):
