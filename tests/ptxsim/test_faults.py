@@ -1,7 +1,12 @@
 """Each check of the simulator on a small kernel with one fault, and on the same kernel without it."""
+import struct
+
+import numpy as np
 import pytest
 
-from ptxsim.launch import Deadlock, SimError
+from ptxsim import tensor_map
+from ptxsim.decode import Program
+from ptxsim.launch import Deadlock, Memory, SimError, run
 from ptxsim.parse import PtxError
 from ptxsim.ptx_text import execute, program
 
@@ -133,7 +138,10 @@ def test_undefined_branch_and_address():
     ("ld.global.b32 %r7, [%rd0 + 4096];", ["outside every buffer", "'in' of 4096 bytes, at its byte 4096", "ld.global.b32"]),
     ("ld.global.b32 %r7, [%rd0 + -4];", ["'in'", "byte -4"]),
     ("st.global.b32 [%rd0], %r0;", ["store into the input 'in'"]),
-    ("ld.global.v4.b32 {%r7, %r8, %r9, %r10}, [%rd0 + 4];", ["misaligned"]),
+    ("ld.global.v4.b32 {%r7, %r8, %r9, %r10}, [%rd0 + 4];", ["misaligned global load", "for 16 bytes", "('in')"]),
+    ("ld.global.v4.b32 {%r7, %r8, %r9, %r10}, [%rd0 + 4092];", ["misaligned global load", "('in')"]),
+    ("st.global.b64 [%rd1 + 12], %rd0;", ["misaligned global store", "for 8 bytes", "('out')"]),
+    ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0 + 4096], 16, [%r3];", ["no mbarrier"]),
     ("ld.shared.b32 %r7, [%r3 + 4096];", ["shared offset 4096", "4096 bytes"]),
     ("st.shared.b64 [%r3 + 4], %rd0;", ["misaligned shared store"]),
     ("mbarrier.arrive.shared::cta.b64 _, [%r3];", ["no mbarrier at shared offset 0"]),
@@ -152,6 +160,141 @@ def test_what_ends_a_launch(body, words):
         execute(body)
     for word in [*words, "line "]:
         assert word in str(e.value)
+
+
+@pytest.mark.parametrize("body", ["setp.eq.u32 %p1, %r1, 0; @%p1 bra A; bar.sync 2, 64; bra B; A: bar.sync 2, 96; B:", "setp.eq.u32 %p1, %r1, 0; @%p1 bar.arrive 2, 96; @!%p1 bar.sync 2, 64;"])
+def test_warps_that_expect_different_counts_at_a_barrier(body):
+    with pytest.raises(SimError, match="named barrier 2: 64 threads expected here, 96 by the warps already there"):
+        execute(body, threads=96)
+
+
+def test_counts_of_mbarriers():
+    with pytest.raises(SimError, match="mbarrier.init with count 0"):
+        execute(INIT.replace("], 1", "], 0"))
+    with pytest.raises(Deadlock, match="count 2, pending 1"):
+        execute(right([INIT.replace("], 1", "], 2"), FENCE_INIT, "bar.sync 0;", FETCH, WAIT]))
+    with pytest.raises(SimError, match="over-arrival: 2 arrivals on the mbarrier at shared offset 2048, 1 pending of 1"):
+        execute(right([INIT, "bar.sync 0;", "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10], 2;"]))
+    assert kinds(right([INIT, "bar.sync 0;", INIT])) == {"mbarrier-twice"}
+
+
+def test_undefined_parity():
+    assert "uninit-sync" in kinds(right([INIT, FENCE_INIT, "bar.sync 0;", FETCH, WAIT.replace("[%r10], 0", "[%r10], %r40").replace("WAIT: ", "and.b32 %r40, %r40, 0; WAIT: ")]))
+
+
+def test_try_wait_may_give_up():
+    """A wait without a loop is right only where the first try succeeds: the schedules other than eager let it fail."""
+    once = WAIT.replace("@!%p1 bra WAIT;", "")
+    found = set()
+    for mode, seed in (("lazy", 0), *(("random", s) for s in range(6))):
+        try:
+            found |= {f.kind for f in execute(right([INIT, FENCE_INIT, "bar.sync 0;", FETCH, once, READ]), mode=mode, seed=seed)[0].faults}
+        except SimError as e:
+            found |= {f.kind for f in e.reports}
+    assert "race" in found
+    assert kinds(right([INIT, FENCE_INIT, "bar.sync 0;", FETCH, once, READ])) == set()
+
+
+def test_a_leader_that_is_taken_for_lane_0():
+    """elect.sync may choose any lane; the arrival by lane 0 then comes on behalf of a lane that did not issue the copy."""
+    issue = "elect.sync _|%p2, -1; setp.eq.s32 %p3, %r2, 0; and.pred %p4, %p2, %p3;"
+    body = right([INIT, FENCE_INIT, "bar.sync 0; setp.ne.u32 %p5, %r1, 0; @%p5 bra OVER;", issue, FETCH.replace("@%p0 cp", "@%p4 cp"), "OVER: bar.sync 0;", WAIT, READ])
+    assert kinds(body) == set()
+    with pytest.raises(Deadlock, match="bytes outstanding 256"):
+        execute(body, elect_last=True)
+
+
+# ---- tensor maps: the box 16 x 4 words at (%r11, %r12) of a map over `k`, 16 x 8 words, comes to smem and goes out again
+MAP = """
+.version 8.6
+.target sm_90a
+.address_size 64
+.shared .align 1024 .b8 smem[4096];
+.visible .entry kernel(.param .align 64 .b8 map[128], .param .u64 out)
+{
+    .reg .pred %p<8>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [out];
+    mov.b64 %rd2, map;
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r3, smem;
+    shl.b32 %r4, %r0, 2;
+    add.s32 %r5, %r3, %r4;
+    add.s32 %r10, %r3, 2048;
+    setp.eq.s32 %p0, %r0, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r10], 1;
+    @%p0 fence.mbarrier_init.release.cluster;
+    bar.sync 0;
+    mov.b32 %r11, {x};
+    mov.b32 %r12, {y};
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 256;
+    @%p0 {copy}
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r10], 0;
+    @!%p1 bra WAIT;
+    ld.shared.b32 %r7, [%r5];
+    ld.shared.b32 %r8, [%r5 + 128];
+    mul.wide.u32 %rd3, %r0, 4;
+    add.s64 %rd3, %rd1, %rd3;
+    st.global.b32 [%rd3], %r7;
+    st.global.b32 [%rd3 + 128], %r8;
+    {then}
+    ret;
+}
+"""
+TENSOR = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd2, {%r11, %r12}], [%r10];"
+TENSOR_BACK = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd2, {%r11, %r12}], [%r3];"
+
+
+def through_map(x=0, y=0, copy=TENSOR, then="", rows=8, given_rows=8, write=False, mode="eager"):
+    """given_rows: what the map says; rows: what the buffer has."""
+    memory, k, out = Memory(), np.arange(16 * rows, dtype=np.uint32), np.zeros(64, np.uint32)
+    raw = tensor_map.encode(dict(buffer="k", dtype="u32", dims=[16, given_rows], strides=[64], box=[16, 4], swizzle="none", l2_promotion="none"), {}, memory.add("k", k, 128, write=write))
+    params = [raw, struct.pack("<Q", memory.add("out", out, 16, write=True))]
+    text = MAP.replace("{x}", str(x)).replace("{y}", str(y)).replace("{copy}", copy).replace("{then}", then)
+    return run(Program(text), memory, params, mode=mode), out.reshape(4, 16), k.reshape(rows, 16)
+
+
+@pytest.mark.parametrize("mode", ANY)
+def test_tensor_copies(mode):
+    """What lies outside of the tensor is zero, on either side, and not stored."""
+    for x, y in ((0, 0), (0, 4), (5, 6), (-3, -2)):
+        result, out, k = through_map(x, y, mode=mode)
+        padded = np.zeros((24, 48), np.uint32)
+        padded[8:16, 16:32] = k
+        assert not result.findings
+        np.testing.assert_array_equal(out, padded[8 + y:12 + y, 16 + x:32 + x])
+    result, out, k = through_map(0, 2, then="mov.b32 %r11, 4; mov.b32 %r12, 6; @%p0 " + TENSOR_BACK, write=True, mode=mode)
+    want = np.arange(128, dtype=np.uint32).reshape(8, 16)
+    want[6:, 4:] = want[2:4, :12].copy()
+    assert not result.findings
+    np.testing.assert_array_equal(k, want)
+
+
+@pytest.mark.parametrize("how, words", [
+    (dict(y=4, rows=7), ["tensor load: 1 bytes at global address", "outside every buffer; the nearest is 'k' of 448 bytes, at its byte 448"]),       # a map that is larger than the buffer
+    (dict(y=4, rows=7, write=True, copy=TENSOR, then="mov.b32 %r12, 5; @%p0 " + TENSOR_BACK), ["tensor load"]),
+    (dict(rows=7, write=True, then="mov.b32 %r12, 4; @%p0 " + TENSOR_BACK), ["tensor store: 16 bytes at global address", "'k' of 448 bytes, at its byte 448"]),
+    (dict(then="@%p0 " + TENSOR_BACK), ["tensor store into the input 'k'"]),
+    (dict(copy=TENSOR.replace("[%r3]", "[%r3 + 64]")), ["tensor load: shared offset 64 is not a multiple of 128"]),
+    (dict(copy=TENSOR.replace("[%r3]", "[%r3 + 3968]")), ["tensor load: 256 bytes at shared offset 3968: the CTA has 4096 bytes"]),
+    (dict(copy=TENSOR.replace("[%r3]", "[%r3 + 1920]")), ["bulk copy over the mbarrier at shared offset 2048"]),
+    (dict(then="@%p0 " + TENSOR_BACK.replace("[%r3]", "[%r3 + 16]"), write=True), ["tensor store: shared offset 16 is not a multiple of 128"]),
+    (dict(copy=TENSOR.replace("[%rd2, ", "[%rd1, ")), ["no tensor map at"]),
+    (dict(copy=TENSOR.replace("2d", "3d").replace("%r12}", "%r12, %r0}")), ["tensor map of rank 2, 3 coordinates"]),
+])
+def test_faults_inside_tensor_maps(how, words):
+    with pytest.raises(SimError) as e:
+        through_map(**how)
+    for word in [*words, "line "]:
+        assert word in str(e.value)
+
+
+def test_proxies_around_tensor_copies():
+    """An ordinary store before a copy over it, and before a copy of it, wants fence.proxy.async."""
+    store = "st.shared.b32 [%r5], %r0; bar.warp.sync -1; "
+    assert {f.kind for f in through_map(then=store + "@%p0 " + TENSOR_BACK, write=True)[0].faults} == {"proxy-fence"}
+    assert not through_map(then=store + PROXY + " bar.warp.sync -1; @%p0 " + TENSOR_BACK, write=True)[0].faults
 
 
 def test_over_arrival():
@@ -174,9 +317,16 @@ def test_bytes_that_never_come():
         execute(right([INIT, FENCE_INIT, "bar.sync 0;", FETCH.replace("_, [%r10], 256", "_, [%r10], 272"), WAIT]))
 
 
-def test_livelock():
-    with pytest.raises(SimError, match="livelock"):
-        execute("AGAIN: bra AGAIN;")
+@pytest.mark.parametrize("mode", ANY)
+def test_livelock_says_who_runs_where_and_who_waits_for_what(mode):
+    """Warp 1 polls an mbarrier that lacks an arrival; warp 0 waits for warp 1."""
+    body = [INIT.replace("], 1", "], 2"), FENCE_INIT, "bar.sync 0; @%p0 mbarrier.arrive.shared::cta.b64 _, [%r10];", "setp.eq.u32 %p2, %r1, 0; @%p2 bra OVER;", "POLL: mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r10], 0; @!%p1 bra POLL;", "OVER: bar.sync 1;"]
+    with pytest.raises(SimError) as e:
+        execute(right(body), mode=mode)
+    text = str(e.value)
+    assert "livelock? 200000 warp instructions" in text and not isinstance(e.value, Deadlock)
+    assert "warp 0, 32 lanes at line " in text and "waits at named barrier 1 (32 of 64 threads arrived)" in text
+    assert "warp 1, 32 lanes at line " in text and ": runs" in text and "mbarrier at shared offset 2048: count 2, pending 1" in text
 
 
 def test_warp_barrier_that_half_the_warp_never_reaches():
@@ -257,6 +407,16 @@ def test_barrier_left_behind():
     ("tcgen05.cp.cta_group::1.4x256b.warpx4 [%r7], %rd5;", "unknown opcode tcgen05.cp.cta_group::1.4x256b.warpx4"),
     ("tcgen05.cp.cta_group::1.64x128b [%r7], %rd5;", "unknown opcode tcgen05.cp.cta_group::1.64x128b"),
     ("ld.global.b32 {%r7, %r8}, [%rd0];", "2 registers for 1 values"),
+    ("add.s32 %rd5, %rd0, 1;", "register %rd5 of 64 bits as an operand of 32"),
+    ("add.s32 %r7, %r0, %rd0;", "register %rd0 of 64 bits as an operand of 32"),
+    ("add.s64 %r7, %rd0, 1;", "register %r7 of 32 bits as an operand of 64"),
+    ("cvt.u64.u32 %r7, %r0;", "register %r7 of 32 bits as an operand of 64"),
+    ("ld.global.b64 %r7, [%rd0];", "register %r7 of 32 bits as an operand of 64"),
+    ("ld.global.b32 %r7, [%r0];", "register %r0 of 32 bits as an operand of 64"),
+    ("ld.shared.b32 %r7, [%rd0];", "register %rd0 of 64 bits as an operand of 32"),
+    ("mov.b64 %rd5, {%r0, %h1};", "register %h1 of 16 bits as an operand of 32"),
+    ("mul.wide.u32 %r7, %r0, %r1;", "register %r7 of 32 bits as an operand of 64"),
+    ("{ .reg .b32 inner; mov.b32 inner, 1; } mov.b32 %r7, inner;", "operand Symbol(name='inner')"),
     ("mov.b32 %r7, %r99;", "undeclared register %r99"),
     ("bra NOWHERE;", "no label NOWHERE"),
 ])

@@ -239,6 +239,15 @@ def test_minimum_and_maximum_of_three(op, expected):
     assert not (got[zero] << 1).any()
 
 
+def test_registers_and_labels_of_blocks():
+    """Each block has its own; the outer ones are seen from inside and are as before after it."""
+    block = "{{ .reg .b32 a; .reg .pred q; mov.b32 a, {n}; setp.lt.u32 q, %r2, {n}; @q bra SKIP; add.u32 %r7, %r7, a; SKIP: {inner} }}"
+    inner = "{ .reg .b64 a; mov.b64 a, 100; cvt.u32.u64 %r8, a; add.u32 %r7, %r7, %r8; }"
+    body = "mov.b32 %r7, 0;" + block.format(n=5, inner="") + block.format(n=9, inner=inner) + "SKIP:"
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(values(body, np.zeros(64, np.uint32)), 5 * (lanes >= 5) + 9 * (lanes >= 9) + 100)
+
+
 @pytest.mark.parametrize("mask, first, last", [(0xFFFFFFFF, 0, 31), (0x00FFF0F0, 4, 23)])
 def test_either_leader_may_be_elected(mask, first, last):
     """The same lane for every member, and the predicate in that lane alone."""

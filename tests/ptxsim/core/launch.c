@@ -139,7 +139,7 @@ static int run_cluster(Sim *S) {
       total += W->n;
       live += W->nf > 0;
     }
-    if (total > S->max_insts) return fail(S, AT_LAUNCH, "livelock? %llu warp instructions are used up (max_insts)", (ull)S->max_insts);
+    if (total > S->max_insts) return report_livelock(S);
     int pending = S->ncopies + S->tensor_pending;
     if (!live && !pending) return OK;
     if (S->mode == RANDOM && idle < 6 * n) {

@@ -27,17 +27,15 @@ void report(Sim *S, int kind, int pc, const char *format, ...) {
   va_end(a);
 }
 
-// Who waits where and for what. launch.py turns pc#N into the line of the PTX.
-int report_deadlock(Sim *S) {
+// Behind the first o bytes of the error: who waits where and for what, or runs where. launch.py turns pc#N into the line of the PTX.
+static int who_waits(Sim *S, int o) {
   const int room = sizeof S->err;
-  int o = snprintf(S->err, room, "deadlock: no warp can run and no copy is pending\n");
-  S->errpc = AT_DEADLOCK;
   for (int r = 0; r < S->nctas; r++) {
     CTA *c = &S->ctas[r];
     for (int i = 0; i < c->nw; i++)
       for (int k = 0; k < c->w[i].nf && o < room - 800; k++) {
         Frag *f = &c->w[i].f[k];
-        o += snprintf(S->err + o, room - o, "  CTA (%u, %u, %u) warp %d, %d lanes at pc#%u: %s\n", c->id[0], c->id[1], c->id[2], i, __builtin_popcount(f->mask), f->pc, f->why);
+        o += snprintf(S->err + o, room - o, "  CTA (%u, %u, %u) warp %d, %d lanes at pc#%u: %s\n", c->id[0], c->id[1], c->id[2], i, __builtin_popcount(f->mask), f->pc, f->why[0] ? f->why : "runs");
       }
     for (int i = 0; i < c->nmb && o < room - 300; i++) {
       MBar *b = &c->mb[i];
@@ -47,4 +45,14 @@ int report_deadlock(Sim *S) {
     }
   }
   return FAILED;
+}
+
+int report_deadlock(Sim *S) {
+  S->errpc = AT_DEADLOCK;
+  return who_waits(S, snprintf(S->err, sizeof S->err, "deadlock: no warp can run and no copy is pending\n"));
+}
+
+int report_livelock(Sim *S) {
+  S->errpc = AT_LAUNCH;
+  return who_waits(S, snprintf(S->err, sizeof S->err, "livelock? %llu warp instructions are used up (max_insts)\n", (ull)S->max_insts));
 }

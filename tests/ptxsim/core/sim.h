@@ -285,6 +285,7 @@ static inline void set_pred(Warp *W, int p, u32 m, u32 value, u32 undef) {
 int fail(Sim *S, int pc, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void report(Sim *S, int kind, int pc, const char *format, ...) __attribute__((format(printf, 4, 5)));
 int report_deadlock(Sim *S);
+int report_livelock(Sim *S);
 // clocks.c
 void clock_join(Clock *a, const Clock *b);
 Clock *clock_copy(const Clock *a);

@@ -43,12 +43,12 @@ def _mov(d, ins, m):
     to, value = ins.args
     bits = width(m.group(1))
     if isinstance(to, Vec):
-        return d.row("UNPACK", [d.destination(o) for o in to.items], [d.source(value, bits)], [bits // len(to.items)])
+        return d.row("UNPACK", [d.destination(o, bits // len(to.items)) for o in to.items], [d.source(value, bits)], [bits // len(to.items)])
     if isinstance(value, Vec):
         part = bits // len(value.items)
-        return d.row("PACK", [d.destination(to)], [d.source(o, part) for o in value.items], [part])
+        return d.row("PACK", [d.destination(to, bits)], [d.source(o, part) for o in value.items], [part])
     if isinstance(value, Special) and value.name.startswith(("clock", "globaltimer")):
-        return d.row("CLOCK", [d.destination(to)], simple=1)
+        return d.row("CLOCK", [d.destination(to, bits)], simple=1)
     return d.plain("MOV", ins, bits, 1)
 
 
@@ -56,7 +56,7 @@ def _mov(d, ins, m):
 def _cvta(d, ins, m):
     if not m.group(2).startswith("shared"):
         return d.plain("MOV", ins, 64, 1)
-    return d.row("SUB64" if m.group(1) else "ADD64", [d.destination(ins.args[0])], [d.source(ins.args[1], 64), d.constant("value", SHARED_WINDOW)], simple=1)
+    return d.row("SUB64" if m.group(1) else "ADD64", [d.destination(ins.args[0], 64)], [d.source(ins.args[1], 64), d.constant("value", SHARED_WINDOW)], simple=1)
 
 
 @form(r"mapa\.shared::cluster\.u32")
@@ -88,7 +88,7 @@ def _mul_hi(d, ins, m):
 
 @form(r"mul\.wide\.([us])(16|32)")
 def _mul_wide(d, ins, m):
-    return d.plain(f"MULW{m.group(1).upper()}{m.group(2)}", ins, int(m.group(2)), 2)
+    return d.plain(f"MULW{m.group(1).upper()}{m.group(2)}", ins, int(m.group(2)), 2, to=2 * int(m.group(2)))
 
 
 @form(r"mad\.lo\.[us](16|32|64)")
@@ -104,7 +104,7 @@ def _mad_hi(d, ins, m):
 @form(r"mad\.wide\.([us])(16|32)")
 def _mad_wide(d, ins, m):
     bits = int(m.group(2))
-    return d.plain(f"MADW{m.group(1).upper()}{bits}", ins, [bits, bits, 2 * bits], 3)
+    return d.plain(f"MADW{m.group(1).upper()}{bits}", ins, [bits, bits, 2 * bits], 3, to=2 * bits)
 
 
 @form(r"(div|rem)\.([us])(32|64)")
@@ -175,12 +175,12 @@ def _shf(d, ins, m):
 
 @form(r"popc\.b(32|64)")
 def _popc(d, ins, m):
-    return d.plain("POPC", ins, int(m.group(1)), 1)
+    return d.plain("POPC", ins, int(m.group(1)), 1, to=32)
 
 
 @form(r"(clz|brev)\.b(32|64)")
 def _clz(d, ins, m):
-    return d.plain(f"{m.group(1).upper()}{m.group(2)}", ins, int(m.group(2)), 1)
+    return d.plain(f"{m.group(1).upper()}{m.group(2)}", ins, int(m.group(2)), 1, to=32 if m.group(1) == "clz" else 0)
 
 
 @form(r"bfind\.u32")
@@ -206,7 +206,7 @@ def _prmt(d, ins, m):
 
 @form(r"lop3\.b32")
 def _lop3(d, ins, m):
-    return d.row("LOP3", [d.destination(ins.args[0])], [d.source(o, 32) for o in ins.args[1:4]], [ins.args[4].value], 1)
+    return d.row("LOP3", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:4]], [ins.args[4].value], 1)
 
 
 @form(r"setp\.(eq|ne|lt|le|gt|ge|lo|ls|hi|hs)(?:\.(and|or|xor))?\.([bus](?:16|32|64))",
@@ -225,7 +225,7 @@ def _setp(d, ins, m):
 def _selp(d, ins, m):
     index, negated = d.predicate(ins.args[3])
     values = [d.source(o, width(m.group(1))) for o in ins.args[1:3]]
-    return d.row("SELP", [d.destination(ins.args[0])], values[::-1] if negated else values, [0, 0, 0, 0, index])
+    return d.row("SELP", [d.destination(ins.args[0], width(m.group(1)))], values[::-1] if negated else values, [0, 0, 0, 0, index])
 
 
 # ---- floating point
@@ -248,7 +248,7 @@ def _f32x2(d, ins, m):
 @form(r"fma\.rn\.f32\.(f16|bf16)")
 def _fma_mixed(d, ins, m):
     """The factors are halves, the addend and the result fp32: one rounding."""
-    return d.plain("FFMAH", ins, [16, 16, 32], 3, [int(m.group(1) == "bf16")])
+    return d.plain("FFMAH", ins, [16, 16, 32], 3, [int(m.group(1) == "bf16")], 32)
 
 
 @form(r"(min|max)(\.ftz)?(\.NaN)?\.f32")
@@ -322,28 +322,28 @@ ROUNDING = ["rni", "rzi", "rmi", "rpi"]
 def _cvt_int(d, ins, m):
     sat, to, of = m.groups()
     bits = d.bits[ins.args[0].name]
-    return d.plain("CVTI", ins, width(of), 1, [width(of), int(of[0] == "s"), width(to), int(bool(sat)), bits, int(to[0] == "s")])
+    return d.plain("CVTI", ins, width(of), 1, [width(of), int(of[0] == "s"), width(to), int(bool(sat)), bits, int(to[0] == "s")], width(to), True)
 
 
 @form(r"cvt\.rn\.(f32|f64)\.([us](?:8|16|32|64))")
 def _cvt_int_float(d, ins, m):
-    return d.plain("CVT_I2F", ins, width(m.group(2)), 1, [width(m.group(2)), int(m.group(2)[0] == "s"), int(m.group(1) == "f64")])
+    return d.plain("CVT_I2F", ins, width(m.group(2)), 1, [width(m.group(2)), int(m.group(2)[0] == "s"), int(m.group(1) == "f64")], width(m.group(1)), True)
 
 
 @form(r"cvt\.(rni|rzi|rmi|rpi)(?:\.ftz)?(?:\.sat)?\.([us](?:8|16|32|64))\.(f32|f64)")
 def _cvt_float_int(d, ins, m):
     by, to, of = m.groups()
-    return d.plain("CVT_F2I", ins, width(of), 1, [ROUNDING.index(by), width(to), int(to[0] == "s"), int(of == "f64")])
+    return d.plain("CVT_F2I", ins, width(of), 1, [ROUNDING.index(by), width(to), int(to[0] == "s"), int(of == "f64")], width(to), True)
 
 
 @form(r"cvt\.f32\.(f16|bf16)")
 def _cvt_half_f32(d, ins, m):
-    return d.plain("CVT_H2F", ins, 16, 1, [int(m.group(1) == "bf16")])
+    return d.plain("CVT_H2F", ins, 16, 1, [int(m.group(1) == "bf16")], 32)
 
 
 @form(r"cvt\.rn\.(f16|bf16)\.f32")
 def _cvt_f32_half(d, ins, m):
-    return d.plain("CVT_F2H", ins, 32, 1, [int(m.group(1) == "bf16")])
+    return d.plain("CVT_F2H", ins, 32, 1, [int(m.group(1) == "bf16")], 16)
 
 
 @form(r"cvt\.rn\.(f16x2|bf16x2)\.f32")
@@ -353,22 +353,22 @@ def _cvt_f32_halves(d, ins, m):
 
 @form(r"cvt\.rn\.f16x2\.e4m3x2")
 def _cvt_e4m3(d, ins, m):
-    return d.plain("CVT_E4M3X2_H2", ins, 16, 1)
+    return d.plain("CVT_E4M3X2_H2", ins, 16, 1, to=32)
 
 
 @form(r"cvt\.rn\.satfinite\.(e4m3|e2m1)x2\.f32")
 def _cvt_to_small(d, ins, m):
-    return d.plain(f"CVT_{m.group(1).upper()}X2_F2", ins, 32, 2)
+    return d.plain(f"CVT_{m.group(1).upper()}X2_F2", ins, 32, 2, to=16, wider=True)
 
 
 @form(r"cvt\.f64\.f32")
 def _cvt_f32_f64(d, ins, m):
-    return d.plain("CVT_F2F", ins, 32, 1, [0])
+    return d.plain("CVT_F2F", ins, 32, 1, [0], 64)
 
 
 @form(r"cvt\.rn\.f32\.f64")
 def _cvt_f64_f32(d, ins, m):
-    return d.plain("CVT_F2F", ins, 64, 1, [1])
+    return d.plain("CVT_F2F", ins, 64, 1, [1], 32)
 
 
 @form(r"cvt\.(rni|rzi|rmi|rpi)\.f32\.f32")

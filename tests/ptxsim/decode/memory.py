@@ -31,9 +31,9 @@ def _ld_param(d, ins, m):
     if param is None:
         raise Unsupported(f"operand {mem}")
     if len(outs) == 1:
-        return d.row("MOV", [d.destination(outs[0])], [d.constant("param", (param, mem.offset, size, m.group(2)[0] == "s"))], simple=1)
+        return d.row("MOV", [d.destination(outs[0], 8 * size, wider=True)], [d.constant("param", (param, mem.offset, size, m.group(2)[0] == "s"))], simple=1)
     values = [d.constant("param", (param, mem.offset + at, min(8, size * len(outs)), False)) for at in range(0, size * len(outs), 8)]
-    return d.row("UNPACK", [d.destination(o) for o in outs], values, [8 * size])
+    return d.row("UNPACK", [d.destination(o, 8 * size) for o in outs], values, [8 * size])
 
 
 @form(rf"ldu?{_ORDER}{_SPACE}{_CACHE}{_VALUE}")
@@ -44,7 +44,7 @@ def _ld(d, ins, m):
     if len(outs) != n:
         raise Unsupported(f"{len(outs)} registers for {n} values")
     bits = max([d.bits[o.name] for o in outs if not isinstance(o, Sink)], default=32)
-    return d.row("LD", [d.destination(o) for o in outs], [d.address(mem, _bits(space))], [space, width(t) // 8, n, int(t[0] == "s"), mem.offset, bits])
+    return d.row("LD", [d.destination(o, width(t), wider=True) for o in outs], [d.address(mem, _bits(space))], [space, width(t) // 8, n, int(t[0] == "s"), mem.offset, bits])
 
 
 @form(rf"st{_ORDER}{_SPACE}{_CACHE}{_VALUE}")
@@ -54,7 +54,7 @@ def _st(d, ins, m):
     mem, values = ins.args[0], items(ins.args[1])
     if len(values) != n:
         raise Unsupported(f"{len(values)} registers for {n} values")
-    return d.row("ST", (), [d.address(mem, _bits(space)), *(d.source(o, width(t)) for o in values)], [space, width(t) // 8, n, 0, mem.offset])
+    return d.row("ST", (), [d.address(mem, _bits(space)), *(d.source(o, width(t), wider=True) for o in values)], [space, width(t) // 8, n, 0, mem.offset])
 
 
 ATOMS = ["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"]
@@ -66,7 +66,7 @@ def _atom(d, ins, m):
     if t == "f32" and op not in ("add", "exch"):
         raise Unsupported(f"{op} of {t}")
     args = ins.args if kind == "red" else ins.args[1:]
-    outs = [] if kind == "red" else [d.destination(ins.args[0])]
+    outs = [] if kind == "red" else [d.destination(ins.args[0], width(t))]
     return d.row("ATOM", outs, [d.address(args[0], _bits(space)), *(d.source(o, width(t)) for o in args[1:])],
                  [space, width(t) // 8, ATOMS.index(op), {"s": 1, "f": 2}.get(t[0], 0), args[0].offset])
 
@@ -152,4 +152,4 @@ def _nothing(d, ins, m):
 
 @form(r"createpolicy\.fractional\.L2::evict_(?:first|last|normal|unchanged)\.b64")
 def _policy(d, ins, m):
-    return d.row("MOV", [d.destination(ins.args[0])], [d.constant("value", 0)], simple=1)
+    return d.row("MOV", [d.destination(ins.args[0], 64)], [d.constant("value", 0)], simple=1)

@@ -91,10 +91,16 @@ class Decoder:
     def constant(self, kind, value):
         return self.constants.setdefault((kind, value), len(self.registers) + len(self.constants))
 
-    def source(self, o, bits):
+    def _check_width(self, name, bits, wider):
+        """ptxas wants registers of the width that the instruction names, or wider ones in loads, stores and conversions."""
+        if self.bits[name] != max(bits, 16) and not (wider and self.bits[name] > bits):
+            raise Unsupported(f"register {name} of {self.bits[name]} bits as an operand of {bits}")
+
+    def source(self, o, bits, wider=False):
         if isinstance(o, Reg):
             if o.name not in self.registers:
                 raise Unsupported(f"predicate {o.name} as a value")
+            self._check_width(o.name, bits, wider)
             return self.registers[o.name]
         if isinstance(o, Imm):
             return self.constant("value", o.value & ((1 << bits) - 1))
@@ -116,11 +122,12 @@ class Decoder:
             raise Unsupported(f"operand {o} where an address is expected")
         return self.source(o.base, space_bits)
 
-    def destination(self, o):
+    def destination(self, o, bits, wider=False):
         if isinstance(o, Sink):
             return -1
         if not isinstance(o, Reg) or o.name not in self.registers:
             raise Unsupported(f"destination {o}")
+        self._check_width(o.name, bits, wider)
         return self.registers[o.name]
 
     def predicate(self, o):
@@ -156,12 +163,12 @@ class Decoder:
         self.pool += [*destinations, *sources]
         return [OPS[op], -1, 0, len(destinations), at, len(sources), at + len(destinations), simple, *im]
 
-    def plain(self, op, instruction, bits, n, im=()):
-        """One destination, then `n` sources of `bits` (or a list); undefined if a source is."""
+    def plain(self, op, instruction, bits, n, im=(), to=0, wider=False):
+        """One destination of `to` bits (default: those of the first source), then `n` sources of `bits` (or a list); undefined if a source is."""
         args = instruction.args
         if len(args) != n + 1:
             raise Unsupported(f"{len(args)} operands")
         widths = bits if isinstance(bits, (list, tuple)) else [bits] * n
         if isinstance(args[0], Sink):
             return self.row("NOP")
-        return self.row(op, [self.destination(args[0])], [self.source(o, w) for o, w in zip(args[1:], widths)], im, 1)
+        return self.row(op, [self.destination(args[0], to or widths[0], wider)], [self.source(o, w, wider) for o, w in zip(args[1:], widths)], im, 1)

@@ -23,7 +23,7 @@ def _expect(d, ins, m):
 
 @form(r"mbarrier\.arrive(\.expect_tx)?(?:\.(?:release|relaxed)\.(?:cta|cluster))?\.shared(?:::cta|::cluster)?\.b64")
 def _arrive(d, ins, m):
-    outs, args = ([], ins.args) if isinstance(ins.args[0], Mem) else ([d.destination(ins.args[0])], ins.args[1:])
+    outs, args = ([], ins.args) if isinstance(ins.args[0], Mem) else ([d.destination(ins.args[0], 64)], ins.args[1:])
     if len(args) > 2 or (m.group(1) and len(args) != 2):
         raise Unsupported(f"{len(args)} operands")
     return d.row("MB_ARRIVE", outs, [d.address(args[0], 32), *(d.source(o, 32) for o in args[1:])], [args[0].offset, int(bool(m.group(1)))])
@@ -73,36 +73,36 @@ def _fence(d, ins, m):
 @form(r"shfl\.sync\.(idx|up|down|bfly)\.b32")
 def _shfl(d, ins, m):
     value, ok = d.pair(ins.args[0])
-    return d.row("SHFL", [d.destination(value)], [d.source(o, 32) for o in ins.args[1:5]], [["idx", "up", "down", "bfly"].index(m.group(1)), 0, 0, 0, 0, 0, d.predicate_out(ok)])
+    return d.row("SHFL", [d.destination(value, 32)], [d.source(o, 32) for o in ins.args[1:5]], [["idx", "up", "down", "bfly"].index(m.group(1)), 0, 0, 0, 0, 0, d.predicate_out(ok)])
 
 
 @form(r"vote\.sync\.(ballot)\.b32", r"vote\.sync\.(any|all|uni)\.pred")
 def _vote(d, ins, m):
     mode = ["ballot", "any", "all", "uni"].index(m.group(1))
     index, negated = d.predicate(ins.args[1])
-    return d.row("VOTE", [d.destination(ins.args[0])] if mode == 0 else [], [d.source(ins.args[2], 32)], [mode, index, negated, 0, 0, 0, 0 if mode == 0 else d.predicate(ins.args[0])[0]])
+    return d.row("VOTE", [d.destination(ins.args[0], 32)] if mode == 0 else [], [d.source(ins.args[2], 32)], [mode, index, negated, 0, 0, 0, 0 if mode == 0 else d.predicate(ins.args[0])[0]])
 
 
 @form(r"redux\.sync\.(add|min|max)\.([us])32", r"redux\.sync\.(and|or|xor)\.(b)32")
 def _redux(d, ins, m):
     code = {"add": 0, "min": 1, "max": 2, "and": 5, "or": 6, "xor": 7}[m.group(1)] + 2 * (m.group(2) == "s" and m.group(1) != "add")
-    return d.row("REDUX", [d.destination(ins.args[0])], [d.source(o, 32) for o in ins.args[1:3]], [code])
+    return d.row("REDUX", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:3]], [code])
 
 
 @form(r"redux\.sync\.(min|max)(\.abs)?(\.NaN)?\.f32")
 def _redux_f32(d, ins, m):
-    return d.row("REDUX", [d.destination(ins.args[0])], [d.source(o, 32) for o in ins.args[1:3]], [8 + (m.group(1) == "max"), int(bool(m.group(2))), int(bool(m.group(3)))])
+    return d.row("REDUX", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:3]], [8 + (m.group(1) == "max"), int(bool(m.group(2))), int(bool(m.group(3)))])
 
 
 @form(r"elect\.sync")
 def _elect(d, ins, m):
     lane, is_it = d.pair(ins.args[0])
-    return d.row("ELECT", [d.destination(lane)], [d.source(ins.args[1], 32)], [0, 0, 0, 0, 0, 0, d.predicate(is_it)[0]])
+    return d.row("ELECT", [d.destination(lane, 32)], [d.source(ins.args[1], 32)], [0, 0, 0, 0, 0, 0, d.predicate(is_it)[0]])
 
 
 @form(r"activemask\.b32")
 def _activemask(d, ins, m):
-    return d.row("ACTIVEMASK", [d.destination(ins.args[0])], simple=1)
+    return d.row("ACTIVEMASK", [d.destination(ins.args[0], 32)], simple=1)
 
 
 # ---- matrix
@@ -116,7 +116,7 @@ def _mma(d, ins, m):
     to, a, b, c = (items(x) for x in ins.args)
     if _SHAPES.get((int(t > 1), k)) != (len(a), len(b)):
         raise Unsupported(f"{len(a)} registers of A, {len(b)} of B")
-    return d.row("MMA", [d.destination(o) for o in to], [d.source(o, 32) for o in a + b + c], [t, k, len(a), len(b)])
+    return d.row("MMA", [d.destination(o, 32) for o in to], [d.source(o, 32) for o in a + b + c], [t, k, len(a), len(b)])
 
 
 @form(r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
@@ -124,7 +124,7 @@ def _ldmatrix(d, ins, m):
     outs = items(ins.args[0])
     if len(outs) != int(m.group(1)):
         raise Unsupported(f"{len(outs)} registers")
-    return d.row("LDMATRIX", [d.destination(o) for o in outs], [d.address(ins.args[1], 32)], [len(outs), int(bool(m.group(2))), ins.args[1].offset])
+    return d.row("LDMATRIX", [d.destination(o, 32) for o in outs], [d.address(ins.args[1], 32)], [len(outs), int(bool(m.group(2))), ins.args[1].offset])
 
 
 @form(r"stmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
@@ -162,4 +162,4 @@ def _wgmma(d, ins, m):
         raise Unsupported("scale-d that is no predicate")
     index, negated = d.predicate(scale_d)
     sources = [d.source(a, 64)] if shared else [d.source(o, 32) for o in a.items]
-    return d.row("WGMMA", [d.destination(o) for o in to.items], [*sources, d.source(b, 64)], [n, 32, t, int(shared), index, negated, int("satfinite" in ins.op)])
+    return d.row("WGMMA", [d.destination(o, 32) for o in to.items], [*sources, d.source(b, 64)], [n, 32, t, int(shared), index, negated, int("satfinite" in ins.op)])

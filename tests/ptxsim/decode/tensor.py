@@ -38,14 +38,14 @@ def _relinquish(d, ins, m):
 def _ld(d, ins, m):
     outs, mem = items(ins.args[0]), ins.args[1]
     _check(len(outs), int(m.group(1)), "registers")
-    return d.row("TMEM_LD", [d.destination(o) for o in outs], [d.address(mem, 32)], [len(outs), mem.offset])
+    return d.row("TMEM_LD", [d.destination(o, 32) for o in outs], [d.address(mem, 32)], [len(outs), mem.offset])
 
 
 @form(r"tcgen05\.ld\.red\.sync\.aligned\.32x32b\.x(2|4|8|16|32|64|128)\.(min|max)(\.abs)?(\.NaN)?\.f32")
 def _ld_red(d, ins, m):
     outs, best, mem = items(ins.args[0]), ins.args[1], ins.args[2]
     _check(len(outs), int(m.group(1)), "registers")
-    return d.row("TMEM_LD", [d.destination(o) for o in [*outs, best]], [d.address(mem, 32)],
+    return d.row("TMEM_LD", [d.destination(o, 32) for o in [*outs, best]], [d.address(mem, 32)],
                  [len(outs), mem.offset, 1 + (m.group(2) == "max"), int(bool(m.group(3))), int(bool(m.group(4)))])
 
 
