@@ -197,6 +197,17 @@ def test_kernels_in_which_every_lane_arrives(tmp_path):
         every_lane.patched({**sources, "forms.py": sources["forms.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
 
 
+@pytest.mark.parametrize("variant, row", [("sm_90a.native.prefill.mxfp4.public.n0", "forms_mixed"), ("sm_90a.native.prefill.mxfp4.public.n512", "forms_mixed"),
+                                          ("sm_90a.native.decode.mxfp4.public.n16", "sim_many_pages")])
+def test_kernels_in_which_every_lane_arrives_are_right(tmp_path, variant, row):
+    """In the simulator: as many arrivals as each barrier expects, and no race."""
+    every_lane.snapshot(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run([sys.executable, "-m", "ptxsim", "run", variant, "--cases", row, "--schedules", "eager,random:1"], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    found = re.search(r": (\d+) of (\d+) right", result.stdout)
+    assert result.returncode == 0 and found and found[1] == found[2] != "0", result.stdout + result.stderr
+
+
 def test_other_kernels_and_how_they_are_altered_reach_the_program(tmp_path):
     result = subprocess.run([*VARIANTS, "--cubins", "some/folder", "--alter", "arrivals"], env=stand_in(tmp_path, CLEAN), capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
