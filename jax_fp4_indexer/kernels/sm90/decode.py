@@ -24,12 +24,14 @@ own or of these keys asks for it, whatever the other rows are; the other forms a
 worked in further tiles, page by page, the page staying in its stage.
 
 The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
-page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
+page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds. Page ids are asked for beside the
+prefix sums, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before anybody has found their sequence.
 """
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
-from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg_f32_if, sts_f32_if
+from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg_f32_if, sts_f32_if
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.kernel import BlockScoresKernel
@@ -83,21 +85,31 @@ class DecodeKernel(BlockScoresKernel):
         w = RowsWarp.here(c, args)
         seqs = runs_from(args, w.shared + c.sequences)
         ring, part, queries = Ring(c, args, seqs), Slice(c, w), Queries(c, args)
+        # Page ids, asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
+        shares, share = ctas * c.warpgroups, w.group * ctas + cta
+        guess, beyond = cut(seqs.indices, shares, share)
+        if args.heads_kv > 1:
+            beyond = guess
+        early = ring.ask(w, guess + w.warp, beyond, Int32(0))
         if const_expr(c.format == "mxfp4"):
             decode_int8.store_tables(w.tables, thread)
-        w.make_barriers([(c.ready, WARPS)] if const_expr(c.format == "mxfp4") else [])
+        w.make_barriers([(c.ready, WARPS)])
         seqs.load(thread, c.threads)
+        if w.warp == 0:
+            ring.announce(early, guess)
         cute.arch.sync_threads()
 
         # This warpgroup's units [u, stop). Neighbouring shares lie on different SMs: the spare units too are spread evenly
-        u, stop = cut(seqs.total_units(), ctas * c.warpgroups, w.group * ctas + cta)
+        u, stop = cut(seqs.total_units(), shares, share)
         state = seqs.state(w.lane)
         if state > 1:                                   # a sum falls: nothing but NaN
             stop = u
         run = seqs.run(u, stop, w.lane)
         u, end, block = run[0], run[1], run[4]
         # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
-        asked = ring.ask(w, u + w.warp, end, run[5] - u)
+        asked = [cutlass.min(end, early[0]), early[1], early[2]]
+        if (u != guess) | (stop != beyond):
+            asked = ring.ask(w, u + w.warp, end, run[5] - u)
         cursor = ring.take(w, u + w.warp, asked, run[3], Int32(0))
         if w.warp == 0:
             cursor = ring.refill(w, cursor, Int32(0))
@@ -108,6 +120,8 @@ class DecodeKernel(BlockScoresKernel):
             fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
         ordinal, tile, runs = Int32(0), Int32(0), Int32(0)
+        # Opaque: ptxas would work them out again for every page
+        bars, codes, scales = opaque(w.base + c.barriers), opaque(w.base + part.code_offset), opaque(w.base + 8192 + part.scale_offset)
         while u < stop:
             a, own, fast, fits = queries.prepare(w, loaded, runs)
             first_unit = u - block                      # of block 0
@@ -116,27 +130,34 @@ class DecodeKernel(BlockScoresKernel):
                 end = u + 1
                 if tile + 1 < loaded[13]:
                     release = Int32(0)
-            last = end - first_unit
+            shift = block - ordinal                     # one counter for both
+            last, full = end - first_unit - shift, fast - shift
             due = Int32(0)
-            while block < last:
-                cursor = ring.settle(w, cursor, stop)
+            while ordinal < last:
                 stage = ordinal & 3
-                mbarrier_wait(w.base + c.barriers + stage * 8, shr(ordinal, 2) & 1)
-                value = self.score(w, part, w.base + stage * c.page_bytes, a, own, fast, fits, runs, block)
+                mine = Int32(stage == w.warp)
+                if (mine != 0) & (cursor[0] >= cursor[1]):     # this page's reduction refills
+                    cursor = ring.settle(w, cursor, opaque(stop))
+                mbarrier_wait(imad(stage, 8, bars), shr(ordinal, 2) & 1)
+                lo, hi, factor = part.maxima(w, imad(stage, c.page_bytes, codes), imad(stage, c.page_bytes, scales), a, fits, runs)
+                value = self.own_row(w, lo, hi)
+                if const_expr(c.format == "mxfp4"):
+                    value = fmul(fmul(value, bits_f32(factor)), bits_f32(own[3]))
+                if (ordinal > full) | (factor == 0):
+                    value = self.exact(w, part, stage, a, own, value, factor, opaque(ordinal) + shift)
                 if due != 0:
-                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, block - 1, release, cursor)
+                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, ordinal - 1 + shift, release, cursor)
                 sts_f32_if(Int32(w.t < 2), w.maxima(stage) + w.warp * 4, value)
-                due = Int32(stage == w.warp)
+                due = mine
                 if (due == 0) & (release != 0):
                     bar_arrive(w.barrier + stage, 128)
                 ordinal = ordinal + 1
-                block = block + 1
             stage = (ordinal - 1) & 3
             if release == 0:                            # the same stage comes next: nobody may be ahead
                 bar_sync(w.barrier + stage, 128)
             if due != 0:
-                cursor = self.reduce(w, ring, own, stage, block - 1, release, cursor)
-            u = first_unit + block
+                cursor = self.reduce(w, ring, own, stage, ordinal - 1 + shift, release, cursor)
+            u = first_unit + ordinal + shift
             tile, runs = tile + 1, runs + 1
             if release != 0:
                 tile = Int32(0)
@@ -151,28 +172,18 @@ class DecodeKernel(BlockScoresKernel):
                     loaded = queries.load(w, seqs, following, tile)
 
     @cute.jit
-    def score(self, w, part, buffer, a, own, fast, fits, run, kb):
-        """The own row's maximum over this warp's slice of block kb (lanes t and t ^ 2 hold the same)."""
-        c = self.c
-        lo, hi, factor = part.maxima(w, buffer, a, fits, run)
-        value = self.own_row(w, lo, hi)
-        if const_expr(c.format == "mxfp4"):
-            value = fmul(fmul(value, bits_f32(factor)), bits_f32(own[3]))
-        else:
-            value = fmul(value, Float32(16384.0))
-        first_key = kb * 128 + w.warp * 32
-        if (fast < first_key + 32) | (factor == 0):
-            aside = w.aside()
-            lo, hi = part.general(aside, buffer, a, first_key, own[1])
-            exact = self.own_row(aside, lo, hi)
-            if const_expr(c.format == "nvfp4"):
-                exact = fmul(exact, Float32(16384.0))
-            if (own[1] < first_key + 32) | (factor == 0) | (own[3] == 0):
-                value = exact
+    def exact(self, w, part, stage, a, own, value, factor, kb):
+        """The own row's maximum over this warp's slice of block kb: `value`, unless the row, or the slice, asks for the general form."""
+        aside = w.aside()
+        first_key = kb * 128 + aside.warp * 32
+        lo, hi = part.general(aside, aside.base + opaque(stage) * self.c.page_bytes, a, first_key, own[1])
+        general = self.own_row(aside, lo, hi)
+        if (own[1] < first_key + 32) | (factor == 0) | (own[3] == 0):
+            value = general
         return value
 
     def own_row(self, w, lo, hi):
-        """Maxima over the quad's keys: of row g for even t, of row g + 8 for odd t."""
+        """Maxima over the quad's keys: of row g for even t, of row g + 8 for odd t (lanes t and t ^ 2 hold the same)."""
         odd = w.t & 1
         value = fmax_nan(select_f32(hi, lo, odd), shfl_xor_f32(select_f32(lo, hi, odd), 1))
         return fmax_nan(value, shfl_xor_f32(value, 2))
@@ -187,6 +198,8 @@ class DecodeKernel(BlockScoresKernel):
         r = fmax_nan(fmax_nan(four[0], four[1]), fmax_nan(four[2], four[3]))
         if release != 0:
             cursor = ring.refill(w, cursor, stage)
+        if const_expr(self.c.format == "nvfp4"):
+            r = fmul(r, Float32(16384.0))               # exact, so once a page will do
         r = fmul(r, bits_f32(own[2]))
         if bad != 0:
             r = Float32(float("nan"))

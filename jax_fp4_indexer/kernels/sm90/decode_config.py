@@ -28,16 +28,16 @@ class DecodeConfig(RingConfig):
         return self.maxima + STAGES * ROWS * WARPS * 4
 
     @property
-    def ready(self):            # mxfp4, 8 bytes: the run's queries in f16 have been written
+    def ready(self):            # 8 bytes: the run's queries in f16 have been written
         return self.barriers + STAGES * 8
 
     @property
-    def wide(self):             # mxfp4: the queries in f16, of this run and of the one before: [2][8 steps][32 lanes][4 registers]
+    def wide(self):             # the queries in f16, of this run and of the one before: [2][8 steps][32 lanes][4 registers]
         return (self.ready + 8 + 127) // 128 * 128
 
     @property
     def warpgroup_bytes(self):
-        return self.wide + (2 * WIDE_BYTES if self.format == "mxfp4" else 0)
+        return self.wide + 2 * WIDE_BYTES
 
     @property
     def sequences(self):

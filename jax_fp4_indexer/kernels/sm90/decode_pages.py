@@ -15,7 +15,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import (ballot_le, bcast_half, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, hmul2, ldg32_if, lds128, lds32, lds_u16, lds_u8, mad_wide,
+from ..common.asm import (asm, ballot_le, bcast_half, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, hmul2, ldg32_if, lds128, lds32, lds_u16, lds_u8, mad_wide,
                           max_s32, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait, mma_m16n8k16, mma_m16n8k32_s8, opaque, outside, redux, s32_to_f32, select_f32, shfl_idx, shr, sts_v4)
 from ..common.e2m1 import decode_word
 from ..common.exact_rows import times_pow2
@@ -26,6 +26,10 @@ from .decode_queries import WINDOW, power_scale, values
 EVICT_FIRST = 0x12F0000000000000      # the value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
 K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
 TILES = 4                       # of 8 keys, a slice
+
+
+def prefetch_l2(at, nbytes):
+    asm(f"cp.async.bulk.prefetch.L2.global [$0], {nbytes};", [], [at], "l")
 
 
 def nvfp4_scales(raw):
@@ -69,6 +73,14 @@ class Ring(Fixed):
         end = cutlass.min(end, u + 4 * 32)
         turn = u + ((lane - shr(u, 2)) & 31) * 4            # lane (unit / 4) % 32 has a unit
         return [end, turn, ldg32_if(Int32(turn < end), self.ids + Int64(turn + delta) * 4)]
+
+    @cute.jit
+    def announce(self, asked, u):
+        """Into L2 what `asked`, the page ids of one KV head's units, has at unit u: pages for which nobody waits yet, and which may turn out not to be wanted."""
+        end, turn, page_id = asked
+        if (turn == u) & (u < end) & (page_id >= 0) & (page_id < self.num_pages):
+            for base, nbytes in ((self.k, 8192), (self.k_scale, 128 * self.c.groups)):
+                prefetch_l2(mad_wide(page_id, Int32(nbytes), base), nbytes)
 
     @cute.jit
     def take(self, w, u, asked, head, bad):
@@ -122,14 +134,15 @@ class Slice(Fixed):
         self.code_offset = w.warp * 2048 + w.lane * 16
 
     @cute.jit
-    def maxima(self, w, buffer, a, fits, run):
-        """Maxima over the slice, rows g and g + 8, of this lane's keys, and bits of the factor that the slice's scales leave over (0: not regular)."""
+    def maxima(self, w, codes, at, a, fits, run):
+        """Maxima over the slice, rows g and g + 8, of this lane's keys (nvfp4: without their 2^14), and bits of the factor that the slice's scales leave over (0: not
+        regular). codes, at: where this lane reads codes and scales."""
         c = self.c
-        codes, at = buffer + self.code_offset, buffer + 8192 + self.scale_offset
         best, factor = [Float32(float("-inf"))] * 2, Int32(1)
         if const_expr(c.format == "nvfp4"):
             for i in cutlass.range_constexpr(TILES):
-                best = self.join(best, self.f16_tile(lds128(codes, i * 512), nvfp4_scales(lds_u16(at, i * self.step)), a))
+                acc = self.f16_tile(lds128(codes, i * 512), nvfp4_scales(lds_u16(at, i * self.step)), a)
+                best = self.join(best, acc) if i > 0 else [fmax_nan(acc[0], acc[1]), fmax_nan(acc[2], acc[3])]
         else:
             bytes_ = [lds_u8(at, i * self.step) for i in range(TILES)]
             base = redux("max", cutlass.max(cutlass.max(bytes_[0], bytes_[1]), cutlass.max(bytes_[2], bytes_[3])))

@@ -3,7 +3,8 @@
 Row r of a tile is row `16 tile + r` of the sequence's (head in group, query) rows, query fastest. They are the A operand of mma.sync: lane (g, t) = (lane / 4,
 lane % 4) holds bytes 16t .. 16t+15 of rows g and g + 8. Its *own* row, whose score it stores, is g + 8 (t & 1).
 
-nvfp4: f16 value * scale, exact. mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the row's four bytes; exact where the smallest is
+nvfp4: f16 value * scale, exact. Each of the four warps widens one of every lane's four words; all take the whole out of shared memory.
+mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the row's four bytes; exact where the smallest is
 at most 2 below it. For wider rows the codes are widened page by page to f16, value * 2^(byte - base + 1), exact to a spread of 24. A row outside
 that (or with byte 255, or a base outside 8 .. 180) is not regular: all of its scores come from the general form.
 """
@@ -56,16 +57,18 @@ class Queries(Fixed):
 
     def nothing(self):
         """What `load` returns, of no rows."""
-        return [Int32(0)] * 10 + [Int64(0)] + [Int32(0)] * 3
+        return [Int32(0)] * 10 + [Int64(0)] + [Int32(0)] * 5
 
     @cute.jit
     def load(self, w, seqs, run, tile):
-        """A tile on its way from global memory: 8 words of codes, 2 of scales (rows g and g + 8), own row's address (0: no such row), visible keys, head scale; tiles."""
+        """A tile on its way from global memory: 8 words of codes (nvfp4: 2, this warp's, of rows g and g + 8), 2 of scales; of the own row the address (0: no such row),
+        the last key that it sees but for `given`, the head scale; tiles; given: the sequence's offset where that is an operand, else 0; keys.
+
+        Nothing in here waits for a load, nor does anything until `prepare`: a number derived from one would wait for all of them, 2,000 clocks at the start."""
         c = self.c
         sequence, kv_head, q0, q_len, k_len = run[2], run[3], run[6], run[7], run[8]
-        offset = Int32(LARGEST)
-        if q_len > 0:
-            offset = seqs.offset(sequence, k_len, q_len)
+        offset = select(seqs.mask, Int32(1), k_len - q_len, select(seqs.mask, Int32(2), Int32(0), Int32(LARGEST)))      # as Sequences.offset has it
+        given = ldg32_if(Int32((seqs.mask == 2) & (q_len > 0)), seqs.offsets + Int64(sequence) * 4)
         ratio = self.heads_q
         if self.heads_kv > 1:
             ratio = udiv(ratio, self.heads_kv)
@@ -79,30 +82,38 @@ class Queries(Fixed):
             i = row - in_group * q_len
             head, token, exists = kv_head * ratio + in_group, q0 + i, Int32(row < rows)
             line = token * self.heads_q + head
-            codes += ld_v4_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16)))
+            if const_expr(c.format == "nvfp4"):
+                codes.append(ldg32_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16 + w.warp * 4))))
+            else:
+                codes += ld_v4_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16)))
             raws.append((ld_u16_if if c.format == "nvfp4" else ld_u8_if)(exists, self.scale_address(line, head, token, t)))
             places.append([head, token, i, exists])
         head, token, i, exists = [select(own, Int32(0), x, y) for x, y in zip(*places)]
         scale = ldg32_if(exists, self.head_scale + Int64(head) * 4)
-        visible = cutlass.max(add_sat(cutlass.min(k_len - 1, add_sat(i, offset)), Int32(1)), 0)
         address = self.scores + mad_wide(head * self.k_tiles, self.tokens, Int64(token)) * 4
         if exists == 0:
-            address, visible = Int64(0), Int32(0)
-        return codes + raws + [address, visible, scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1)]
+            address = Int64(0)
+        codes += [Int32(0)] * (8 - len(codes))
+        return codes + raws + [address, add_sat(i, offset), scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1), given, k_len]
 
     @cute.jit
     def prepare(self, w, loaded, run):
-        """(A fragments, own row: [address, visible keys, head scale, factor's bits (mxfp4; 0: not regular)], keys that the fast form serves for
-        every row, whether all rows fit bytes). mxfp4: codes and scales also go to shared memory as they are, where each lane reads its own again."""
+        """(A fragments, own row: [address, visible keys, head scale, factor's bits (mxfp4; 0: not regular)], last block of whose slice of this warp the fast form
+        serves every row, whether all rows fit bytes). mxfp4: codes and scales also go to shared memory as they are, where each lane reads its own again."""
         c = self.c
-        lo, hi, raws = loaded[:4], loaded[4:8], loaded[8:10]
-        address, visible, scale = loaded[10:13]
+        raws, (address, sees, scale, _, given, k_len) = loaded[8:10], loaded[10:]
+        visible = cutlass.max(add_sat(cutlass.min(k_len - 1, add_sat(sees, given)), Int32(1)), 0)
+        if address == 0:
+            visible = Int32(0)
         fast, fits, factor = visible, Int32(1), Int32(1)
         if const_expr(c.format == "nvfp4"):
             pairs = [e4m3x2_to_f16x2(raw) for raw in raws]
-            rows = [values(x, [bcast_half(p, False), bcast_half(p, True)]) for x, p in zip((lo, hi), pairs)]
-            a = [x for j in range(4) for x in interleave([_exact(x) for x in rows[0][j]], [_exact(x) for x in rows[1][j]])]
+            own_scales = [bcast_half(select(shr(w.warp, 1), Int32(0), p, shr(p, 16)), False) for p in pairs]        # of this warp's word
+            self.share(w, run, [[_exact(hmul2(x, s)) for x in decode_word(word)] for word, s in zip(loaded[:2], own_scales)])
+            mbarrier_wait(w.base + c.ready, run & 1)
+            a = [x for j in range(8) for x in lds128(w.wide(run), j * 512)]
         else:
+            lo, hi = loaded[:4], loaded[4:8]
             quads = [window(w, raw) for raw in raws]
             tables = [lds128(w.tables + cutlass.max(raws[r] - quads[r][0] + 2, 0) * 16) for r in range(2)]
             a = decode_int8.fragments(lo, hi, *tables)
@@ -121,15 +132,20 @@ class Queries(Fixed):
                 mbarrier_wait(w.base + c.ready, (run - 1) & 1)
             scales = [power_scale(raws[r], quads[r][0]) for r in range(2)]
             mine = [decode_word(lds32(w.raw() + w.warp * 128, r * 512)) for r in range(2)]
-            q = interleave(*[[hmul2(x, scales[r]) for x in mine[r]] for r in range(2)])
-            for x in cutlass.range_constexpr(2):
-                sts_v4(w.wide(run) + w.warp * 1024, q[4 * x:4 * x + 4], x * 512)
-            cute.arch.sync_warp()
-            if w.lane == 0:
-                mbarrier_arrive(w.base + c.ready)
+            self.share(w, run, [[hmul2(x, scales[r]) for x in mine[r]] for r in range(2)])
         if address == 0:                            # a row that does not exist asks for nothing
             fast = Int32(LARGEST)
-        return a, [address, visible, scale, factor], redux("min", fast), redux("min", fits)
+        return a, [address, visible, scale, factor], (redux("min", fast) - (w.warp * 32 + 32)) >> 7, redux("min", fits)
+
+    @cute.jit
+    def share(self, w, run, rows):
+        """This warp's word of rows g and g + 8, widened, to the run's queries in shared memory. The four warps' are there once `ready` has completed its phase."""
+        q = interleave(*rows)
+        for x in cutlass.range_constexpr(2):
+            sts_v4(w.wide(run) + w.warp * 1024, q[4 * x:4 * x + 4], x * 512)
+        cute.arch.sync_warp()
+        if w.lane == 0:
+            mbarrier_arrive(w.base + self.c.ready)
 
 
 def _exact(x):
