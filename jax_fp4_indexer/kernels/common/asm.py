@@ -68,6 +68,11 @@ def imad(a, factor, c):
     return asm(f"mad.lo.u32 $0, $1, {factor:#x}, $2;", [Int32], [a, c], "=r,r,r")
 
 
+def mad(a, b, c):
+    """a * b + c, low 32 bits. c: a constant."""
+    return asm(f"mad.lo.u32 $0, $1, $2, {c:#x};", [Int32], [a, b], "=r,r,r")
+
+
 def udiv(a, b):
     """a / b, both unsigned: no correction for signs, half the instructions."""
     return asm("div.u32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
@@ -91,6 +96,12 @@ def sub_sat(a, b):
 def opaque(a):
     """The same value, but nothing computed from it is moved out of a loop (which would hold registers all through it)."""
     return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)
+
+
+def unseen(value, count):
+    """`value` as the compilers cannot know it: of a multiplication by a constant power of two they make shifts and additions, in the pipe that has more to do.
+    count: a kernel argument that is never negative."""
+    return shr(count, 31) + value
 
 
 # ---- packed halves

@@ -8,14 +8,17 @@ Word j of a row's 16 bytes held by a lane (codes n0 .. n7, n0 in the low nibble)
 
 The order of d is permuted, the same way for queries and keys, so the dot product does not see it.
 """
-from .asm import and_, mux, shl, shr
+from .asm import and_, mad, mux, shl, shr
 
 SIGN_AND_CODE = 0x8E008E00
 CODE_EXPONENT = -14             # an operand is value * 2^CODE_EXPONENT
 
 
-def decode_word(w):
-    """8 codes -> 4 f16x2 of value * 2^-14: (n3,n7) (n1,n5) (n2,n6) (n0,n4). 7 logic operations and 4 left shifts."""
+def decode_word(w, two=None):
+    """8 codes -> 4 f16x2 of value * 2^-14: (n3,n7) (n1,n5) (n2,n6) (n0,n4). 7 logic operations and 4 left shifts.
+
+    two: a register that holds 2 (asm.unseen). With it a multiplication does what two of the shifts did: added to 0111000, a nibble s e e m in front of
+    a 0 carries its s into bit 7 of the byte."""
     odd = mux(w, shr(w, 3), 0x80808080)
-    even = mux(shl(w, 4), shl(w, 1), 0x80808080)
+    even = mux(shl(w, 4), shl(w, 1), 0x80808080) if two is None else mad(and_(w, 0x0F0F0F0F), two, 0x70707070)
     return (and_(odd, SIGN_AND_CODE), and_(shl(odd, 8), SIGN_AND_CODE), and_(even, SIGN_AND_CODE), and_(shl(even, 8), SIGN_AND_CODE))

@@ -16,12 +16,12 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ..common.asm import (asm, ballot_le, bcast_half, bulk_load, e4m3x2_to_f16x2, fence_async_shared, fmax_nan, fmul, hmul2, ldg32_if, lds128, lds32, lds_u16, lds_u8, mad_wide,
-                          max_s32, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait, mma_m16n8k16, mma_m16n8k32_s8, opaque, outside, redux, s32_to_f32, select_f32, shfl_idx, shr, sts_v4)
+                          max_s32, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait, mma_m16n8k16, mma_m16n8k32_s8, opaque, outside, redux, s32_to_f32, select_f32, shfl_idx, shr, sts_v4, unseen)
 from ..common.e2m1 import decode_word
 from ..common.exact_rows import times_pow2
 from ..common.fixed import Fixed
 from . import decode_int8
-from .decode_queries import WINDOW, power_scale, values
+from .decode_queries import WINDOW, power_scale
 
 EVICT_FIRST = 0x12F0000000000000      # the value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
 K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
@@ -132,6 +132,7 @@ class Slice(Fixed):
             self.scale_offset = (first // 4) * 512 + w.g * 16 + w.warp * 4 + first % 4
             self.step = 128
         self.code_offset = w.warp * 2048 + w.lane * 16
+        self.two = unseen(2, w.tokens)
 
     @cute.jit
     def maxima(self, w, codes, at, a, fits, run):
@@ -140,9 +141,9 @@ class Slice(Fixed):
         c = self.c
         best, factor = [Float32(float("-inf"))] * 2, Int32(1)
         if const_expr(c.format == "nvfp4"):
-            for i in cutlass.range_constexpr(TILES):
-                acc = self.f16_tile(lds128(codes, i * 512), nvfp4_scales(lds_u16(at, i * self.step)), a)
-                best = self.join(best, acc) if i > 0 else [fmax_nan(acc[0], acc[1]), fmax_nan(acc[2], acc[3])]
+            halves = [self.f16_tiles([lds128(codes, i * 512) for i in two], [nvfp4_scales(lds_u16(at, i * self.step)) for i in two], a) for two in ((0, 1), (2, 3))]
+            most = [[fmax_nan(acc[2 * r], acc[2 * r + 1]) for r in range(2)] for half in halves for acc in half]
+            best = [fmax_nan(fmax_nan(most[0][r], most[1][r]), fmax_nan(most[2][r], most[3][r])) for r in range(2)]
         else:
             bytes_ = [lds_u8(at, i * self.step) for i in range(TILES)]
             base = redux("max", cutlass.max(cutlass.max(bytes_[0], bytes_[1]), cutlass.max(bytes_[2], bytes_[3])))
@@ -182,12 +183,14 @@ class Slice(Fixed):
             best = self.join(self.join(best, acc[0]), acc[1])
         return best
 
-    def f16_tile(self, words, scales, a):
-        acc = [Float32(0.0)] * 4
-        for j, b in enumerate(values(words, scales)):
-            acc = mma_m16n8k16(a[8 * j:8 * j + 4], b[0], b[1], acc)
-            acc = mma_m16n8k16(a[8 * j + 4:8 * j + 8], b[2], b[3], acc)
-        return acc
+    def f16_tiles(self, words, scales, a):
+        """Tiles side by side, each with its words and scales: an accumulator a tile."""
+        accs = [[Float32(0.0)] * 4 for _ in words]
+        for j in range(4):
+            b = [[hmul2(v, s[j // 2]) for v in decode_word(x[j], self.two)] for x, s in zip(words, scales)]
+            for h in range(2):
+                accs = [mma_m16n8k16(a[8 * j + 4 * h:8 * j + 4 * h + 4], *b[i][2 * h:2 * h + 2], acc) for i, acc in enumerate(accs)]
+        return accs
 
     def int8_tile(self, words, t, a):
         acc = [Int32(0)] * 4
@@ -215,7 +218,7 @@ class Slice(Fixed):
             words = lds128(codes + i * 512)
             scale = at + i * part.step
             if const_expr(c.format == "nvfp4"):
-                scores = part.f16_tile(words, nvfp4_scales(lds_u16(scale)), a)
+                (scores,) = part.f16_tiles([words], [nvfp4_scales(lds_u16(scale))], a)
             else:
                 scores = part.mxfp4_tile(w, words, lds_u8(scale), a, raw[8], raw[9])
             key = first_key + i * 8 + 2 * w.t

@@ -31,11 +31,6 @@ def interleave(lo, hi):
     return [lo[0], hi[0], lo[1], hi[1], lo[2], hi[2], lo[3], hi[3]]
 
 
-def values(words, scales):
-    """Codes of a row -> the lane's 16 f16x2, times scales[0] (words 0, 1) and scales[1] (words 2, 3). Keys and queries alike."""
-    return [[hmul2(x, scales[j // 2]) for x in decode_word(w)] for j, w in enumerate(words)]
-
-
 class Queries(Fixed):
     """Where the queries lie in global memory."""
 
