@@ -160,6 +160,16 @@ def lane_here():
     return asm("mov.u32 $0, %laneid;", [Int32], [], "=r", pure=False)
 
 
+def cta_here():
+    """(CTA, CTAs of the grid), first dimension, read where they are written."""
+    return [asm(f"mov.u32 $0, %{name}.x;", [Int32], [], "=r", pure=False) for name in ("ctaid", "nctaid")]
+
+
+def thread_here():
+    """Thread of the CTA, first dimension, likewise."""
+    return asm("mov.u32 $0, %tid.x;", [Int32], [], "=r", pure=False)
+
+
 def shfl_xor_f32(a, mask):
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
 
@@ -367,6 +377,11 @@ def ldg_v4(addr, offset=0):
 
 def stg32(addr, value):
     asm("st.global.b32 [$0], $1;", [], [addr, value], "l,r")
+
+
+def stg32_streaming(addr, value):
+    """What nobody reads again in this launch: the first to leave the L2 cache."""
+    asm("st.global.cs.b32 [$0], $1;", [], [addr, value], "l,r")
 
 
 def stg64(addr, value):

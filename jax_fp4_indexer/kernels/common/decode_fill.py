@@ -13,8 +13,9 @@ from .sequences import QUERIES
 
 
 @cute.jit
-def fill_invisible(seqs, falls, scores, heads_q, thread, threads):
-    """Threads `thread` of `threads` of the whole grid together, whole warps. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot."""
+def fill_invisible(seqs, falls, scores, heads_q, thread, threads, store: cutlass.Constexpr = stg32):
+    """Threads `thread` of `threads` of the whole grid together, whole warps. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot.
+    store: of a word (asm.py)."""
     seqs, nothing = seqs.unless(falls), fill_bits(falls)
     thread, tokens = opaque(thread), seqs.tokens
     warp, warps, lane = thread >> 5, threads >> 5, thread & 31
@@ -30,12 +31,12 @@ def fill_invisible(seqs, falls, scores, heads_q, thread, threads):
             group = groups
     while group < groups:
         token = group * 32 + (lane & (shl_by(Int32(1), side) - 1))
-        fill_tokens(seqs, nothing, scores, heads_q, token, shl_by(first, 5 - side) + (lane >> side), shl_by(sharing, 5 - side))
+        fill_tokens(seqs, nothing, scores, heads_q, token, shl_by(first, 5 - side) + (lane >> side), shl_by(sharing, 5 - side), store)
         group = group + warps
 
 
 @cute.jit
-def fill_tokens(seqs, nothing, scores, heads_q, token, first, step):
+def fill_tokens(seqs, nothing, scores, heads_q, token, first, step, store: cutlass.Constexpr):
     """A warp, a token a lane: of every head the rows first, first + step, ... from the last block upwards that the lane's token does not have. Upwards from the end, all
     lanes are in the same row until they are done, whatever their sequences have, without asking one another (which cost the wide kernels 45 registers)."""
     k_tiles, tokens = seqs.k_tiles, seqs.tokens
@@ -47,7 +48,7 @@ def fill_tokens(seqs, nothing, scores, heads_q, token, first, step):
         block = k_tiles - 1 - first
         at = scores + ((Int64(head) * Int64(k_tiles) + Int64(block)) * Int64(tokens) + Int64(token)) * 4
         while block >= blocks:
-            stg32(at, nothing)
+            store(at, nothing)
             at = at - Int64(step) * Int64(tokens) * 4
             block = block - step
         head = head + 1

@@ -10,7 +10,7 @@ reduced between them. A warpgroup walks its units in order; its warps are couple
 | every warp | a slice of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> maxima to shared memory |
 | warp w, page ordinal o with o % 4 == w, after its slice of page o + 1 | reduces the four warps' maxima of page o, refills its ring stage (a lane a page: `Ring`), stores the scores |
 | every warp, on a slice that some row does not see whole, or that is not regular | the same maxima again in the general form, for the rows concerned |
-| all threads of the grid, if there is anything | -inf of blocks past a sequence and of padding tokens |
+| all threads of the grid, if there is anything: before the main loop, behind it where the result is large | -inf of blocks past a sequence and of padding tokens |
 
 Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); four pages a warpgroup are under way. A page's stage is free once its four warps have
 arrived, and no warp gets four pages ahead, because each of them waits once in four pages. That wait comes a page late, when the others have long
@@ -26,12 +26,13 @@ worked in further tiles, page by page, the page staying in its stage.
 The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
 page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds. Page ids are asked for beside the
 prefix sums, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before anybody has found their sequence.
+A little of -inf fits under the pages' way; much of it, written there or between pages, makes memory turn from reads to writes and back, which costs more than what it hides.
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr
+from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg_f32_if, sts_f32_if
+from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg32_streaming, stg_f32_if, sts_f32_if, thread_here
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.kernel import BlockScoresKernel
@@ -41,6 +42,8 @@ from .decode_pages import Ring, Slice
 from .decode_queries import Queries
 from .decode_runs import runs_from
 from .decode_start import WARPS, Warp, cut
+
+STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
 
 
 class RowsWarp(Warp):
@@ -117,7 +120,8 @@ class DecodeKernel(BlockScoresKernel):
         if w.warp != 0:
             cursor = ring.refill(w, ring.settle(w, cursor, stop), w.warp)
         if state != 0:
-            fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+            if self.much(args, ctas) == 0:
+                self.fill(args, seqs, state, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
         ordinal, tile, runs = Int32(0), Int32(0), Int32(0)
         # Opaque: ptxas would work them out again for every page
@@ -170,6 +174,26 @@ class DecodeKernel(BlockScoresKernel):
                 u, end, block = following[0], following[1], following[4]
                 if u < stop:
                     loaded = queries.load(w, seqs, following, tile)
+        self.fill_behind(args, seqs)
+
+    @cute.jit
+    def fill_behind(self, args, seqs):
+        """For code behind the main loop, which has no register for what is read again here."""
+        threads = self.c.threads
+        cta, ctas = cta_here()
+        if self.much(args, ctas) != 0:
+            thread = thread_here()
+            state = seqs.state(thread & 31)
+            if state != 0:
+                self.fill(args, seqs, state, cta * threads + thread, ctas * threads)
+
+    @cute.jit
+    def much(self, args, ctas):
+        """Whether the result is large for its grid: what of it is -inf is then written behind the pages, not before them."""
+        return Int32(Int64(args.heads_q) * Int64(args.k_tiles) * Int64(args.tokens) > Int64(ctas) * (self.c.threads * STORES_BEFORE))
+
+    def fill(self, args, seqs, state, thread, threads):
+        fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, thread, threads, stg32_streaming)
 
     @cute.jit
     def exact(self, w, part, stage, a, own, value, factor, kb):
