@@ -32,7 +32,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import bar_arrive, bar_sync, bits_f32, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg32_streaming, stg_f32_if, sts_f32_if, thread_here
+from ..common.asm import bar_arrive, bar_sync, bits_f32, cta_here, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg32_streaming, stg_f32_if, sts_f32_if, thread_here
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.kernel import BlockScoresKernel
@@ -174,18 +174,16 @@ class DecodeKernel(BlockScoresKernel):
                 u, end, block = following[0], following[1], following[4]
                 if u < stop:
                     loaded = queries.load(w, seqs, following, tile)
-        self.fill_behind(args, seqs)
+        self.fill_behind(args, seqs, opaque(w.lane))
 
     @cute.jit
-    def fill_behind(self, args, seqs):
-        """For code behind the main loop, which has no register for what is read again here."""
-        threads = self.c.threads
-        cta, ctas = cta_here()
-        if self.much(args, ctas) != 0:
-            thread = thread_here()
-            state = seqs.state(thread & 31)
-            if state != 0:
-                self.fill(args, seqs, state, cta * threads + thread, ctas * threads)
+    def fill_behind(self, args, seqs, lane):
+        """For code behind the main loop, which has no register for what is read again here. Where nothing is to do it is a few instructions: more would be fetched late."""
+        state = seqs.state(lane)
+        if state != 0:
+            cta, ctas = cta_here()
+            if self.much(args, ctas) != 0:
+                self.fill(args, seqs, state, cta * self.c.threads + thread_here(), ctas * self.c.threads)
 
     @cute.jit
     def much(self, args, ctas):
