@@ -195,16 +195,20 @@ def _key(what, at):
 
 
 def again(variant, match, records):
-    """Try the survivors of `records` on other rows; what is noticed now counts so. Returns the records of the variant whose kernels have the text that they had."""
+    """Try the survivors of `records`, but those judged to make no difference, on other rows; what is noticed now counts so. Returns the records of the variant whose kernels have the text that they had."""
     bench, done = Bench(variant, match), []
     for index, kernel in enumerate(bench.compiled):
         for record in (r for r in records if (r["variant"], r["kernel"], r["text"]) == (runs.label(variant), kernel.name, text_stamp(kernel))):
-            survivors = {_key(s["change"], s["at"]): s for s in record["survivors"]}
+            survivors = {_key(s["change"], s["at"]): s for s in record["survivors"] if not s.get("equivalent")}
+            noticed = {}            # an asm block of equal lines has several changes of one key: all of them have to be noticed
             for v in bench.verdicts(index, [c for c in changes(kernel.program) if _key(c.what, kernel.program.at(c.pc)) in survivors]):
                 print(v, flush=True)
-                if v.noticed:
-                    record["survivors"].remove(survivors[_key(v.change.what, v.at)])
-                    record["kinds"][v.change.kind][1] += 1
+                key = _key(v.change.what, v.at)
+                noticed[key] = noticed.get(key, v.change.kind) and bool(v.noticed) and v.change.kind
+            for key, kind in noticed.items():
+                if kind:
+                    record["survivors"].remove(survivors[key])
+                    record["kinds"][kind][1] += 1
                     record["noticed"] += 1
             record["rows"] += [name for name in bench.rows if name not in record["rows"]]
             record["alone"] = bench.alone(index)
@@ -286,9 +290,9 @@ class Bench:
         """What notices the change of launch `index`, or ""."""
         mutant = changed(self.compiled[index], change)
         with_it = [*self.compiled[:index], mutant, *self.compiled[index + 1:]]
-        for trial in self.trials:
-            if not trial.ran[index][change.pc]:
-                continue                # nothing differs before the instruction has run
+        touched = [trial for trial in self.trials if trial.ran[index][change.pc]]       # in others nothing differs
+        # All that a launch writes is compared when it runs alone: rows are for what no problem of its own executes.
+        for trial in [trial for trial in touched if trial.alone] or touched:
             for schedule in self.schedules:
                 _, problems = trial.run(with_it, schedule, max_insts=3 * trial.insts + 100000)
                 if problems:

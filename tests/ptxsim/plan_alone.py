@@ -104,12 +104,12 @@ class Problem:
 
     def run(self, kernel, schedule, max_insts=10**7):
         only, layout, s = kernel.name.startswith(KERNELS[0]), self.layout, self.sizes
-        seed, size = int(schedule.partition(":")[2] or 0), layout.page_flags if only else layout.total
+        seed, size = int(schedule.partition(":")[2] or 0), layout.page_flags if only else layout.size(kernel.name.split(".")[2])
         given, want = ([alone.Area(0, size, seed)] for _ in range(2))
         self._expect(want[0], int(kernel.name.rpartition("rows")[2]).bit_length() - 1 if only else 8, only or self.first_page == 0)
         if not only:                        # page flags and pages
             want[0].ignore(8, 4)
-            want[0].ignore(layout.page_flags, layout.total - layout.page_flags)
+            want[0].ignore(layout.page_flags, size - layout.page_flags)
         arrays = {name: np.array(x, np.int32) for name, x in (("cu_seqlens_q", self.cu_q), ("cu_seqlens_k", self.cu_k), ("cu_page_offsets", self.cu_p),
                                                              ("qo_offset", self.offsets or [0] * s["num_seqs"] or [0]))}
         if not only:
@@ -151,14 +151,29 @@ def _batch(name, reason, seed, count, most_q, most_pages, *, pad=0, share=0.8, *
     return Problem(name, reason, _sums(q), _sums(keys), _sums(pages), int(q.sum()) + pad, int(pages.sum()) + pad % 8, **how)
 
 
+def _edges(name, heads):
+    """Lengths around powers of two, and offsets with which the last key that a tile sees is near a page's end: another width of tile sees another page."""
+    rng = np.random.RandomState(heads)
+    q = np.array([(1 << i % 9) + i // 9 % 3 - 1 for i in range(80)])
+    q[40:] = rng.randint(8, 34, 40)
+    offsets = tuple(int(PAGE * rng.randint(1, 3) - rng.randint(0, 2 * max(n, 8))) for n in q)
+    return Problem(name, "tiles that end near the end of a page", _sums(q), _sums([3 * PAGE] * 80), _sums([3] * 80), int(q.sum()), 240, heads_q=heads, mask=2, offsets=offsets,
+                   plan_only=heads not in (4, 24))
+
+
 def _problems():
     yield Problem("none", "no sequence", (0,), (0,), (0,), 5, 2)
     for count in (1, 2, 33, 255, 256, 257, 520):
         yield _batch(f"sequences_{count}", "one chunk of 256 sequences or several", count, count, 9, 2, share=20 / (20 + count), pad=count % 3, mask=count % 3)
+    yield Problem("every_sequence", "a page and a pair of tiles of each of 300 sequences", tuple(range(0, 903, 3)), tuple(range(0, 301 * PAGE, PAGE)), tuple(range(301)), 900, 300)
     for seed, (hq, hkv) in enumerate(((1, 1), (3, 3), (4, 1), (6, 2), (16, 1), (17, 1), (24, 2))):
         for mask in range(3):
             yield _batch(f"widths_{hq}_{hkv}_{mask}", "every width of tile", 40 + 3 * seed + mask, 12, 300, 6, heads_q=hq, heads_kv=hkv, mask=mask, pad=130, plan_only=mask != seed % 3)
+    for heads in (1, 2, 3, 4, 16, 24):
+        yield _edges(f"edges_{heads}", heads)
     yield _batch("many_pairs", "more than 256 pairs of tiles of one chunk, twice", 70, 300, 60, 3, mask=2, plan_only=True)
+    q = [600 + i for i in range(100)]
+    yield Problem("many_wide_pairs", "the same of tiles of 128 tokens", _sums(q), _sums([PAGE] * 100), _sums([1] * 100), sum(q), 100, heads_q=16, first_page=40, room=30, mask=0)
     yield _batch("one_long", "hundreds of pairs of one sequence", 71, 1, 30000, 90, share=1, heads_q=1, mask=1, plan_only=True)
     for first, room in ((0, 7), (7, 7), (21, 7), (40, 64), (1000, 7)):
         yield _batch(f"pass_{first}_{room}", "a pass", 72, 30, 150, 6, heads_q=6, heads_kv=2, first_page=first, room=room, mask=first % 3, plan_only=room > 7)
