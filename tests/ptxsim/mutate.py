@@ -195,7 +195,8 @@ def _key(what, at):
 
 
 def again(variant, match, records):
-    """Try the survivors of `records`, but those judged to make no difference, on other rows; what is noticed now counts so. Returns the records of the variant whose kernels have the text that they had."""
+    """Try the survivors of `records`, but those judged to make no difference, on other rows; what is noticed now counts so. Returns the records of the
+    variant whose kernels have the text that they had."""
     bench, done = Bench(variant, match), []
     for index, kernel in enumerate(bench.compiled):
         for record in (r for r in records if (r["variant"], r["kernel"], r["text"]) == (runs.label(variant), kernel.name, text_stamp(kernel))):
@@ -329,6 +330,6 @@ def report(variant, kinds=KINDS, *, match=CASES, launches=None, sample=0, seed=0
         share = (bench.executed[index] > 0).mean()
         print(f"{kernel.name}: {noticed} of {total} noticed, {share:.1%} of the instructions executed; " + ", ".join(f"{k} {c[1]}/{c[0]}" for k, c in counts.items())
               + f"; {time.time() - start:.0f} s", flush=True)
-        records.append({"variant": runs.label(variant), "kernel": kernel.name, "text": text_stamp(kernel), "seed": seed, "mutants": total, "noticed": noticed,
+        records.append({"variant": runs.label(variant), "launch": index, "kernel": kernel.name, "text": text_stamp(kernel), "seed": seed, "mutants": total, "noticed": noticed,
                         "kinds": counts, "rows": bench.rows, "alone": bench.alone(index), "survivors": survivors})
     return records

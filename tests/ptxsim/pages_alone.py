@@ -126,8 +126,8 @@ class Problem:
             want[0].put(layout.query_flags, self._query_flags(q_scale))
         if layout_name == "preordered_mma":
             q_scale, k_scale = tile_scales(q_scale.transpose(1, 0, 2)), tile_scales(k_scale.reshape(-1, PAGE, k_scale.shape[-1]))
-        arrays = {"k": k, "k_scale": np.ascontiguousarray(k_scale), "q_scale": np.ascontiguousarray(q_scale), "kv_indices": np.append(ids, 0).astype(np.int32), "cu_seqlens_q": prefix(self.queries), "cu_seqlens_k": prefix(self.keys),
-                  "cu_page_offsets": prefix(pages_of(self.keys))}
+        arrays = {"k": k, "k_scale": np.ascontiguousarray(k_scale), "q_scale": np.ascontiguousarray(q_scale), "kv_indices": np.append(ids, 0).astype(np.int32),
+                  "cu_seqlens_q": prefix(self.queries), "cu_seqlens_k": prefix(self.keys), "cu_page_offsets": prefix(pages_of(self.keys))}
         return alone.run(kernel, given, want, sizes, arrays, schedule, MULTIPROCESSORS, max_insts)
 
     def _expect_pages(self, scratch, layout, sizes, k, k_scale, ids, fmt):

@@ -1,6 +1,5 @@
 """Changes of single instructions of the kernels that ship: what is recorded of samples of them, and a few again."""
 import json
-import re
 
 import pytest
 
@@ -21,16 +20,19 @@ def test_records(record):
     assert record["mutants"] >= 40 and record["noticed"] >= NOTICED * different
 
 
-def _family(variant, kernel):
-    """A kernel's name without format, scale layout and number of columns, and whether it is one of the tcgen05 kernels, whose names are those of others."""
-    return variant.startswith(("sm_100a.native", "sm_103a.native")), re.sub(r"\.(nvfp4|mxfp4|public|preordered_mma|n\d+|rows\d+)\b", "", kernel)
+VARIANTS = {runs.label(v): v for v in runs.all_variants()}
+
+
+def _family(variant, launch):
+    """A launch's kernel class and what of its configuration makes another kernel of it: not the format, the scale layout or the number of columns of a portable one."""
+    kernel = VARIANTS[variant].launches[launch]
+    return kernel.target.rpartition(":")[2], *(dict(kernel.config).get(key) for key in ("form", "path", "columns", "widen"))
 
 
 def test_every_family_has_a_record():
-    chosen = runs.quick_variants()
-    wanted = {_family(runs.label(v), k.name) for v in chosen for k in kernels.load(v.launches)}
-    assert len(wanted) >= 12
-    assert wanted == {_family(r["variant"], r["kernel"]) for r in RECORDS}
+    wanted = {_family(label, i) for label, v in VARIANTS.items() for i in range(len(v.launches))}
+    assert len(wanted) >= 15
+    assert wanted == {_family(r["variant"], r["launch"]) for r in RECORDS}
 
 
 # Synchronisation, copies and products that no other instruction makes up for, in kernels that are small enough: label, launch, rows, operations.
@@ -40,7 +42,7 @@ LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "sim_bad_pages_one_sequence
 
 @pytest.mark.parametrize("label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else "")
 def test_a_few_again(label, launch, rows, operations, most):
-    variant = next(v for v in runs.all_variants() if runs.label(v) == label)
+    variant = VARIANTS[label]
     bench = mutate.Bench(variant, rows, ("eager", "lazy"))
     table = kernels.load(variant.launches)[launch].program.table
     picked = [c for c in mutate.chosen(bench.compiled[launch], bench.executed[launch], ("drop", "no wait")) if mutate.NAMES[int(table[c.pc][0])] in operations]
