@@ -30,25 +30,43 @@ static double cut(double x, int fraction) {
 }
 
 enum { WIDE = 8 };      // columns at a time, in registers
+typedef double Doubles __attribute__((vector_size(8 * WIDE), aligned(8)));
+typedef i64 Longs __attribute__((vector_size(8 * WIDE), aligned(8)));
+typedef i32 Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
+
+static Ints greater(Ints a, Ints b) {
+  Ints first = a > b;
+  return (a & first) | (b & ~first);
+}
+
+// trunc of every element, and the sign of a zero; `bad` where one is not a number below 2^62.
+static Doubles truncated(Doubles x, Longs *bad) {
+  Longs sign = (Longs)x & (i64)(1ull << 63);
+  *bad |= ~((Doubles)((Longs)x ^ sign) < 0x1p62);
+  return (Doubles)((Longs)__builtin_convertvector(__builtin_convertvector(x, Longs), Doubles) | sign);
+}
 
 // d[j] += a . b[.][j] for n columns, a multiple of WIDE. b and its exponents: [K][stride]. fraction: bits kept below the greatest exponent; result: below that of the sum (23: of a fp32).
 void dot_row(const double *a, const int *ea, const double *b, const int *eb, int stride, double *d, int K, int n, int fraction, int result) {
   for (int first = 0; first < n; first += WIDE, b += WIDE, eb += WIDE, d += WIDE) {
-    int top[WIDE];
-    double up[WIDE], sum[WIDE];
+    Ints top;
     for (int j = 0; j < WIDE; j++) top[j] = exponent(d[j]);
-    for (int k = 0; k < K; k++)
-      for (int j = 0; j < WIDE; j++) {
-        int e = ea[k] + eb[k * stride + j];
-        top[j] = e > top[j] ? e : top[j];
-      }
-    for (int j = 0; j < WIDE; j++) {
-      top[j] = top[j] < -126 ? -126 : top[j];
-      up[j] = power(fraction - top[j]);
-      sum[j] = trunc(d[j] * up[j]);
+    for (int k = 0; k < K; k++) {
+      Ints e = *(const Ints *)(eb + k * stride) + ea[k];
+      top = greater(top, e);
     }
-    for (int k = 0; k < K; k++)
-      for (int j = 0; j < WIDE; j++) sum[j] += trunc(a[k] * b[k * stride + j] * up[j]);
-    for (int j = 0; j < WIDE; j++) d[j] = cut(sum[j] * power(top[j] - fraction), result);
+    top = greater(top, (Ints){} - 126);
+    Doubles up = (Doubles)((__builtin_convertvector(fraction - top, Longs) + 1023) << 52);
+    Longs bad = {};
+    Doubles sum = truncated(*(const Doubles *)d * up, &bad);
+    for (int k = 0; k < K; k++) sum += truncated(a[k] * *(const Doubles *)(b + k * stride) * up, &bad);
+    for (int j = 0; j < WIDE; j++) {
+      double s = sum[j];
+      if (bad[j]) {             // an infinity or NaN among them shows in the sum
+        s = trunc(d[j] * up[j]);
+        for (int k = 0; k < K; k++) s += trunc(a[k] * b[k * stride + j] * up[j]);
+      }
+      d[j] = cut(s * power(top[j] - fraction), result);
+    }
   }
 }
