@@ -57,7 +57,7 @@ def _module_file(module):
         search, first, origin = None, 1, None
     for depth in range(first, len(parts) + 1):
         spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), search)
-        if spec is None:
+        if spec is None or depth < len(parts) and spec.submodule_search_locations is None:      # nothing lies below a plain module: `None` would search sys.path
             return None
         search, origin = spec.submodule_search_locations, spec.origin
     return origin if origin and origin.endswith(".py") else None

@@ -245,3 +245,12 @@ def test_the_facts_agree_with_the_disassembler(arch, tmp_path):
         assert found.param_bytes == (8,) * 12 + (4,) * 10
         assert (found.counts.get("LDL", 0) > 0) == (found.stack_bytes > 0) == spills
         assert (found.counts.get("HMMA", 0) > 0) != spills
+
+
+def test_a_folder_named_like_something_imported_is_no_module_of_ours(tmp_path, monkeypatch):
+    """`from .asm import imad` asks whether common.asm.imad is a module: below asm, which is a file, there is none, whatever lies on sys.path."""
+    module = "jax_fp4_indexer.kernels.common.widen"
+    before = manifest.sources(module)
+    (tmp_path / "imad").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert manifest.sources(module) == before
