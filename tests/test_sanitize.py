@@ -149,7 +149,7 @@ def test_few_ctas_are_in_the_manifest_that_the_library_reads(tmp_path):
 
 
 # alteration: (instructions, what becomes of them)
-CHANGES = {"stores": (r"STG\.E (desc.*)\]", r"STG.E \1+0x7ff000]"), "cta_barriers": (r"BAR\.SYNC\.DEFER_BLOCKING 0x0 ", "NOP "),
+CHANGES = {"stores": (r"STG\.E(\.EF)? (desc.*)\]", r"STG.E\1 \2+0x7ff000]"), "cta_barriers": (r"BAR\.SYNC\.DEFER_BLOCKING 0x0 ", "NOP "),
            "named_barriers": (r"BAR\.(SYNC\.DEFER_BLOCKING|ARV) (R\d+|0x[2-9a-f]), 0x\w+ ", "NOP "), "arrivals": (r"BAR\.ARV ", "BAR.SYNC.DEFER_BLOCKING ")}
 
 
