@@ -133,6 +133,8 @@ def _machinery(fmt):
         ("other_lengths_600", "more sequences than a table holds, with more or fewer keys than their pages hold",
          lambda f: _other_lengths(batch(f, [(i + 1) % 3 for i in range(600)], [(i * 97) % 261 if i % 9 == 0 else 0 for i in range(600)], 4, 2, seed=224)), {}),
         ("many_sequences_516", "one more than the table of the wide decode holds", b([1] * 516, [(i * 97) % 261 if i % 9 == 0 else 0 for i in range(516)], 2, seed=227), {}),
+        ("many_sequences_450", "a table searched four rounds at a time", b([1] * 450, [(i * 97) % 261 if i % 5 == 0 else 0 for i in range(450)], 2, seed=228), {}),
+        ("fill_behind", "a result so large that its -inf are written behind the pages", b([1] * 64, [100 * PAGE - 3] + [90 + i for i in range(63)], 16, seed=229), {}),
         ("many_sequences_300", "a table searched in three rounds", b([1] * 300, [(i * 97) % 261 if i % 3 == 0 else 0 for i in range(300)], 2, seed=225), {}),
         ("many_tokens", "more groups of 32 tokens than the grid has warps", b([3], [200], 1, seed=229, pad_tokens=2500), {}),
         ("lie_page_ranges", "page ranges in random order, two KV heads", lambda f: _shuffled_ranges(batch(f, [2] * 40, [40 + 19 * i for i in range(40)], 4, 2, seed=216)),
