@@ -3,67 +3,73 @@
     scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
 
 Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
-reduced between them. A warpgroup walks its units in order; its warps are coupled by one named barrier a page and nothing else:
+reduced between them. A warp has a page of its own, and nothing couples it to another warp after the start:
 
 | who | does |
 |---|---|
-| every warp | a slice of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> maxima to shared memory |
-| warp w, page ordinal o with o % 4 == w, after its slice of page o + 1 | reduces the four warps' maxima of page o, refills its ring stage (a lane a page: `Ring`), stores the scores |
-| every warp, on a slice that some row does not see whole, or that is not regular | the same maxima again in the general form, for the rows concerned |
+| warp of turn t of a warpgroup, units t, t + 4, .. of its share | a page, four slices of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> a maximum a row -> scores |
+| the same warp, a piece (half) of its page done | asks for that piece of its next page, into the same place (`Feed`) |
+| every warp, on a page that some row does not see whole | the same with a limit on the keys |
+| every warp, mxfp4, on a page or with a row that is not regular | the same maxima again in the general form, from global memory: the page's place belongs to the next one by then |
 | all threads of the grid, if there is anything: before the main loop, behind it where the result is large | -inf of blocks past a sequence and of padding tokens |
 
-Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); four pages a warpgroup are under way. A page's stage is free once its four warps have
-arrived, and no warp gets four pages ahead, because each of them waits once in four pages. That wait comes a page late, when the others have long
-arrived: without the delay a page's reduction stands between the reducing warp and its next page, whose reduction waits for that warp, and so on in turn.
+Copies are cp.async.bulk. A piece is asked for as soon as the warp's own lanes are through with the last one in its place, so a warp needs neither a ring nor a barrier with others,
+and what a page costs beside its keys (a wait, an address, three shuffles, a store) is paid once for 128 keys, not once for each warp's 32. Where a warp waits, the three others of
+its scheduler work. The price is at the ends: the first pages are done later, and a share's last ones too, which is why the warps' turns begin elsewhere in every warpgroup.
 
 mma.sync and not wgmma: with A from registers and 16 columns a wgmma keeps a scheduler from issuing anything else for 13 clocks, two mma.sync of the same
 work for 12, and warps of their own need no agreement: each takes the form that its keys allow, without asking the others.
 
-A score is a function of its own query row and its block alone: a row takes the general form on a slice if it does not see all 32 keys, or if a scale of its
-own or of these keys asks for it, whatever the other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are
-worked in further tiles, page by page, the page staying in its stage.
+A score is a function of its own query row and its block alone: a row takes the general form on a block if a scale of its own or of the block's asks for it, whatever the
+other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are worked in further tiles, page by page, the page staying in its place.
 
 The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
 page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds. Page ids are asked for beside the
 prefix sums, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before anybody has found their sequence.
+The shares of an SM lie behind one another: a change of sequence costs its warps about a page's time, and so no SM has many more of them than another.
 A little of -inf fits under the pages' way; much of it, written there or between pages, makes memory turn from reads to writes and back, which costs more than what it hides.
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..common.asm import bar_arrive, bar_sync, bits_f32, cta_here, fmax_nan, fmul, imad, lds128_f32, mad_wide, mbarrier_wait, opaque, select_f32, shfl_xor_f32, shr, stg32_streaming, stg_f32_if, sts_f32_if, thread_here
+from ..common.asm import bits_f32, cta_here, fence_async_shared, fence_mbarrier_init, fmax_nan, fmul, mad_wide, mbarrier_init, mbarrier_wait, opaque, redux, select_f32, shfl_idx, shfl_xor_f32, shr, stg32_streaming, stg_f32_if, thread_here
 from ..common.args import BlockScoresArgs
 from ..common.decode_fill import fill_invisible
 from ..common.kernel import BlockScoresKernel
 from . import decode_int8
-from .decode_config import ROWS, WIDE_BYTES, DecodeConfig
-from .decode_pages import Ring, Slice
+from .decode_config import WIDE_BYTES, DecodeConfig
+from .decode_pages import Page, join
 from .decode_queries import Queries
+from .decode_ring import Feed
 from .decode_runs import runs_from
-from .decode_start import WARPS, Warp, cut
+from .decode_start import Warp, cut
 
 STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
 
 
 class RowsWarp(Warp):
-    """With the places of a row's maxima and queries."""
+    """With its turn in its warpgroup (another one in each, so that the schedulers have equal work where a warpgroup has few pages), and its places in shared memory."""
 
     def __init__(self, config, shared, lane, index, tokens):
         super().__init__(config, shared, lane, index, tokens)
         self.tables = shared + config.tables
+        self.turn = (self.warp - self.group) & 3
+        self.own = shared + index * config.warp_bytes
+        self.bar = shared + config.barriers + index * (8 * config.pieces)
 
-    def maxima(self, stage):
-        """Shared address of the four warps' maxima of this lane's own row."""
-        return self.base + self.c.maxima + stage * (ROWS * WARPS * 4) + (self.g + 8 * (self.t & 1)) * (WARPS * 4)
+    @cute.jit
+    def make_barriers(self):
+        """Those of the warp's page. A barrier of the CTA must follow: what they are is written for the copy engine, too."""
+        if self.lane == 0:
+            for i in cutlass.range_constexpr(self.c.pieces):
+                mbarrier_init(self.bar + i * 8, 1)
+            fence_mbarrier_init()
+            fence_async_shared()
 
-    def wide(self, run):
-        """Shared address of this lane's 16 bytes of the first step of a run's queries in f16; steps are 512 bytes apart. For code off the main loop."""
-        return self.shared + (opaque(self.index) >> 2) * self.c.warpgroup_bytes + self.c.wide + (run & 1) * WIDE_BYTES + opaque(self.lane) * 16
-
-    def raw(self):
-        """Shared address of this lane's word of the raw queries; words are 128 bytes apart. For code off the main loop."""
-        return self.shared + self.c.raw + opaque(self.index) * self.c.raw_bytes + opaque(self.lane) * 4
+    def wide(self):
+        """Shared address of this lane's 16 bytes of the first step of the queries in f16; steps are 512 bytes apart. For code off the main loop."""
+        return self.shared + self.c.wide + opaque(self.index) * WIDE_BYTES + opaque(self.lane) * 16
 
 
 class DecodeKernel(BlockScoresKernel):
@@ -87,94 +93,148 @@ class DecodeKernel(BlockScoresKernel):
         ctas, _, _ = cute.arch.grid_dim()
         w = RowsWarp.here(c, args)
         seqs = runs_from(args, w.shared + c.sequences)
-        ring, part, queries = Ring(c, args, seqs), Slice(c, w), Queries(c, args)
+        feed, page, queries = Feed(c, args, seqs), Page(c, w), Queries(c, args)
         # Page ids, asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
-        shares, share = ctas * c.warpgroups, w.group * ctas + cta
+        shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
         guess, beyond = cut(seqs.indices, shares, share)
         if args.heads_kv > 1:
             beyond = guess
-        early = ring.ask(w, guess + w.warp, beyond, Int32(0))
+        early = feed.ask(w, guess + w.turn, beyond, Int32(0))
         if const_expr(c.format == "mxfp4"):
             decode_int8.store_tables(w.tables, thread)
-        w.make_barriers([(c.ready, WARPS)])
+        w.make_barriers()
         seqs.load(thread, c.threads)
-        if w.warp == 0:
-            ring.announce(early, guess)
+        if w.turn == 0:
+            feed.announce(early, guess)
         cute.arch.sync_threads()
 
-        # This warpgroup's units [u, stop). Neighbouring shares lie on different SMs: the spare units too are spread evenly
-        u, stop = cut(seqs.total_units(), shares, share)
+        # This warpgroup's units [first, stop), behind one another in an SM, so that no SM has much more than one change of sequence in them
+        first, stop, total = guess, beyond, seqs.total_units()
+        if (total != seqs.indices) | (args.heads_kv > 1):
+            first, stop = cut(total, shares, share)
         state = seqs.state(w.lane)
         if state > 1:                                   # a sum falls: nothing but NaN
-            stop = u
-        run = seqs.run(u, stop, w.lane)
-        u, end, block = run[0], run[1], run[4]
+            stop = first
+        run = seqs.run(first, stop, w.lane)
         # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
-        asked = [cutlass.min(end, early[0]), early[1], early[2]]
-        if (u != guess) | (stop != beyond):
-            asked = ring.ask(w, u + w.warp, end, run[5] - u)
-        cursor = ring.take(w, u + w.warp, asked, run[3], Int32(0))
-        if w.warp == 0:
-            cursor = ring.refill(w, cursor, Int32(0))
+        asked = early
+        if (run[0] != guess) | (stop != beyond):
+            batch = run[1]
+            if args.heads_kv == 1:
+                batch = stop
+            asked = feed.ask(w, run[0] + w.turn, batch, run[5] - run[0])
+        cursor = feed.take(w, run[0] + w.turn, asked, run[3], run[1])
+        if w.turn == 0:
+            cursor = self.first(w, feed, cursor)
+        u = run[0] + w.turn
+        if (u >= run[1]) & (run[1] < stop):
+            u, run = self.advance(seqs, u, run[1], stop, w.lane)
         loaded = queries.load(w, seqs, run, Int32(0))
-        if w.warp != 0:
-            cursor = ring.refill(w, ring.settle(w, cursor, stop), w.warp)
+        if w.turn != 0:
+            cursor = self.first(w, feed, feed.settle(w, cursor, stop))
         if state != 0:
             if self.much(args, ctas) == 0:
                 self.fill(args, seqs, state, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
 
-        ordinal, tile, runs = Int32(0), Int32(0), Int32(0)
-        # Opaque: ptxas would work them out again for every page
-        bars, codes, scales = opaque(w.base + c.barriers), opaque(w.base + part.code_offset), opaque(w.base + 8192 + part.scale_offset)
+        tile, phase, place = Int32(0), Int32(0), Int32(0)
         while u < stop:
-            a, own, fast, fits = queries.prepare(w, loaded, runs)
-            first_unit = u - block                      # of block 0
-            release = Int32(1)
+            a, own, full, fits = queries.prepare(w, loaded)
+            zero, run_end = run[0] - run[4], run[1]     # the unit of block 0
+            end, full = run_end, full + zero
+            kept = Int32(0)                             # -1: the page is needed again
             if loaded[13] > 1:                          # page by page, against every tile of the queries
                 end = u + 1
                 if tile + 1 < loaded[13]:
-                    release = Int32(0)
-            shift = block - ordinal                     # one counter for both
-            last, full = end - first_unit - shift, fast - shift
-            due = Int32(0)
-            while ordinal < last:
-                stage = ordinal & 3
-                mine = Int32(stage == w.warp)
-                if (mine != 0) & (cursor[0] >= cursor[1]):     # this page's reduction refills
-                    cursor = ring.settle(w, cursor, opaque(stop))
-                mbarrier_wait(imad(stage, 8, bars), shr(ordinal, 2) & 1)
-                lo, hi, factor = part.maxima(w, imad(stage, c.page_bytes, codes), imad(stage, c.page_bytes, scales), a, fits, runs)
-                value = self.own_row(w, lo, hi)
+                    kept = Int32(-1)
+            at, step = mad_wide(u - zero, w.tokens * 4, own[0]), Int64(w.tokens) * 16
+            holds = Int32((own[0] != 0) & (w.t < 2))
+            while u < end:
+                if cursor[0] >= cursor[1]:
+                    cursor = feed.settle(w, cursor, opaque(stop))
+                coming, cursor = feed.next(w, cursor, kept)
+                value, scale, regular = self.page(w, feed, page, a, own, fits, Int32(u <= full), u - zero, phase, place, coming)
                 if const_expr(c.format == "mxfp4"):
-                    value = fmul(fmul(value, bits_f32(factor)), bits_f32(own[3]))
-                if (ordinal > full) | (factor == 0):
-                    value = self.exact(w, part, stage, a, own, value, factor, opaque(ordinal) + shift)
-                if due != 0:
-                    cursor = self.reduce(w, ring, own, (ordinal - 1) & 3, ordinal - 1 + shift, release, cursor)
-                sts_f32_if(Int32(w.t < 2), w.maxima(stage) + w.warp * 4, value)
-                due = mine
-                if (due == 0) & (release != 0):
-                    bar_arrive(w.barrier + stage, 128)
-                ordinal = ordinal + 1
-            stage = (ordinal - 1) & 3
-            if release == 0:                            # the same stage comes next: nobody may be ahead
-                bar_sync(w.barrier + stage, 128)
-            if due != 0:
-                cursor = self.reduce(w, ring, own, stage, ordinal - 1 + shift, release, cursor)
-            u = first_unit + ordinal + shift
-            tile, runs = tile + 1, runs + 1
-            if release != 0:
+                    value = fmul(value, bits_f32(own[3]))
+                    if redux("or", Int32((regular == 0) | (own[3] == 0))) != 0:
+                        value = self.exact(w, feed, seqs, queries, page, own, value, regular, u, opaque(stop), tile, u - zero)
+                else:
+                    value = fmul(value, Float32(16384.0))       # exact, so once a page will do
+                stg_f32_if(holds, at, fmul(value, bits_f32(scale)))
+                phase, place = phase ^ (kept + 1), place ^ ((kept + 1) * c.scale_bytes)
+                at, u = at + step, u + 4
+            tile = tile + 1
+            if kept == 0:
                 tile = Int32(0)
-            else:                                       # the same page again; what was read is overwritten only now
-                bar_sync(w.barrier + stage, 128)
-                u, ordinal = u - 1, ordinal - 1
+            else:                                       # the same page again
+                u = u - 4
+            u, run = self.advance(seqs, u, run_end, stop, opaque(w.lane))
             loaded = queries.nothing()                  # the old ones need no registers any more
             if u < stop:
-                following = seqs.run(u, stop, opaque(w.lane))
-                u, end, block = following[0], following[1], following[4]
-                if u < stop:
-                    loaded = queries.load(w, seqs, following, tile)
+                loaded = queries.load(w, seqs, run, tile)
         self.fill_behind(args, seqs, opaque(w.lane))
+
+    @cute.jit
+    def first(self, w, feed, cursor):
+        """Ask for the warp's first page."""
+        coming, cursor = feed.next(w, cursor, Int32(0))
+        scales = w.own + 8192
+        if coming >= 0:
+            for piece in cutlass.range_constexpr(self.c.pieces):
+                feed.copy(w, coming, piece, scales)
+        else:
+            feed.no_copy(w, coming, scales)
+        return cursor
+
+    @cute.jit
+    def page(self, w, feed, page, a, own, fits, whole, kb, phase, place, coming):
+        """The own row's maximum over the warp's page, block kb, what the row's scores are multiplied by, and whether the page is regular. In its pieces' places page `coming` is on its
+        way then. whole: whether every row sees all of its keys; phase: of the pieces' barriers; place: of the page's scales."""
+        c = self.c
+        best, regular, scale = [Float32(float("-inf"))] * 2, Int32(1), own[2]
+        codes, scales, other = page.codes, page.scales + place, w.own + 8192 + (place ^ c.scale_bytes)
+        slices = 4 // c.pieces
+        if whole != 0:
+            for piece in cutlass.range_constexpr(c.pieces):
+                mbarrier_wait(w.bar + piece * 8, phase)
+                for _ in cutlass.range(slices, unroll=1):   # rolled: four slices one after the other are fewer instructions and slower
+                    lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, None)
+                    best, regular = join(best, [lo, hi]), regular & fine
+                    codes, scales = codes + 2048, scales + page.slice
+                cute.arch.sync_warp()
+                if coming >= 0:
+                    feed.copy(w, coming, piece, other)
+                elif const_expr(piece == c.pieces - 1):
+                    feed.no_copy(w, coming, other)
+        else:
+            for piece in cutlass.range_constexpr(c.pieces):
+                mbarrier_wait(w.bar + piece * 8, phase)
+            for i in cutlass.range(4, unroll=1):
+                first_key = kb * 128 + i * 32 + 2 * w.t
+                limits = [shfl_idx(own[1], w.lane - w.t + r) - first_key for r in range(2)]
+                lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, limits)
+                best, regular = join(best, [lo, hi]), regular & fine
+                codes, scales = codes + 2048, scales + page.slice
+            cute.arch.sync_warp()
+            if coming >= 0:
+                for piece in cutlass.range_constexpr(c.pieces):
+                    feed.copy(w, coming, piece, other)
+            else:
+                feed.no_copy(w, coming, other)
+            if own[1] <= kb * 128:              # -inf, whatever the factor
+                scale = Int32(0x3F800000)
+        return self.own_row(w, best[0], best[1]), scale, regular
+
+    @cute.jit
+    def advance(self, seqs, u, end, stop, lane):
+        """Unit u and the run that it is in, u being counted from a run that goes up to `end`: one beyond that is as many existing units behind the begin of the next run."""
+        at = cutlass.min(u, end)
+        run, searching = [Int32(0)] * 9, Int32(1)
+        while searching != 0:
+            beyond = u - at
+            run = seqs.run(at, stop, lane)
+            u, at = run[0] + beyond, run[1]
+            searching = Int32((u >= at) & (at < stop))
+        return u, run
 
     @cute.jit
     def fill_behind(self, args, seqs, lane):
@@ -194,13 +254,18 @@ class DecodeKernel(BlockScoresKernel):
         fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, thread, threads, stg32_streaming)
 
     @cute.jit
-    def exact(self, w, part, stage, a, own, value, factor, kb):
-        """The own row's maximum over this warp's slice of block kb: `value`, unless the row, or the slice, asks for the general form."""
+    def exact(self, w, feed, seqs, queries, page, own, value, regular, u, stop, tile, kb):
+        """mxfp4: the own row's maximum over unit u, block kb: `value`, unless the row, or the page, asks for the general form."""
         aside = w.aside()
-        first_key = kb * 128 + aside.warp * 32
-        lo, hi = part.general(aside, aside.base + opaque(stage) * self.c.page_bytes, a, first_key, own[1])
-        general = self.own_row(aside, lo, hi)
-        if (own[1] < first_key + 32) | (factor == 0) | (own[3] == 0):
+        run = seqs.run(opaque(u), stop, aside.lane)
+        general, index = Float32(float("nan")), feed.index(run[5], run[3])
+        if index >= 0:
+            codes, scales = mad_wide(index, Int32(8192), feed.k), mad_wide(index, Int32(self.c.scale_bytes), feed.k_scale)
+            lo, hi = page.general(aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own[1])
+            general = self.own_row(aside, lo, hi)
+        elif own[1] <= kb * 128:
+            general = Float32(float("-inf"))
+        if (regular == 0) | (own[3] == 0):
             value = general
         return value
 
@@ -209,23 +274,3 @@ class DecodeKernel(BlockScoresKernel):
         odd = w.t & 1
         value = fmax_nan(select_f32(hi, lo, odd), shfl_xor_f32(select_f32(lo, hi, odd), 1))
         return fmax_nan(value, shfl_xor_f32(value, 2))
-
-    @cute.jit
-    def reduce(self, w, ring, own, stage, kb, release, cursor):
-        """One warp of the four: a page's maxima to scores, and the next page into its stage. Returns the cursor."""
-        bad = cursor[5]
-        if release != 0:
-            bar_sync(w.barrier + stage, 128)
-        four = lds128_f32(w.maxima(stage))
-        r = fmax_nan(fmax_nan(four[0], four[1]), fmax_nan(four[2], four[3]))
-        if release != 0:
-            cursor = ring.refill(w, cursor, stage)
-        if const_expr(self.c.format == "nvfp4"):
-            r = fmul(r, Float32(16384.0))               # exact, so once a page will do
-        r = fmul(r, bits_f32(own[2]))
-        if bad != 0:
-            r = Float32(float("nan"))
-        if own[1] <= kb * 128:
-            r = Float32(float("-inf"))
-        stg_f32_if(Int32((own[0] != 0) & (w.t < 2)), mad_wide(kb, w.tokens * 4, own[0]), r)
-        return cursor

@@ -3,23 +3,24 @@
 Row r of a tile is row `16 tile + r` of the sequence's (head in group, query) rows, query fastest. They are the A operand of mma.sync: lane (g, t) = (lane / 4,
 lane % 4) holds bytes 16t .. 16t+15 of rows g and g + 8. Its *own* row, whose score it stores, is g + 8 (t & 1).
 
-nvfp4: f16 value * scale, exact. Each of the four warps widens one of every lane's four words; all take the whole out of shared memory.
+nvfp4: f16 value * scale, exact.
 mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the row's four bytes; exact where the smallest is
-at most 2 below it. For wider rows the codes are widened page by page to f16, value * 2^(byte - base + 1), exact to a spread of 24. A row outside
+at most 2 below it. For wider rows or keys the codes are widened once to f16, value * 2^(byte - base + 1), exact to a spread of 24. A row outside
 that (or with byte 255, or a base outside 8 .. 180) is not regular: all of its scores come from the general form.
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ..common.asm import (add_sat, bcast_half, e4m3x2_to_f16x2, hmul2, imad, ld_u16_if, ld_u8_if, ld_v4_if, ldg32_if, lds128, mad_wide, opaque, redux, select,
-                          lds32, mbarrier_arrive, mbarrier_wait, shfl_idx, shr, sts32, sts_v4, udiv)
+from ..common.asm import (add_sat, hmul2, imad, ld_u16_if, ld_u8_if, ld_v4_if, ldg32_if, lds128, mad_wide, opaque, redux, select,
+                          shfl_idx, shr, sts_v4, udiv)
 from ..common.e2m1 import decode_word
 from ..common.exact_rows import TWO_POW_14
 from ..common.fixed import Fixed
 from ..common.sequences import LARGEST
 from . import decode_int8
 from .decode_config import ROWS
+from .decode_start import nvfp4_scales
 
 WINDOW = 24                     # binades below the base that an f16 operand holds exactly, keys and queries alike
 Q_BASE_MIN, Q_BASE_MAX = 8, 180 # one factor covers it; no overflow with a slice's base of at most 180
@@ -56,7 +57,7 @@ class Queries(Fixed):
 
     @cute.jit
     def load(self, w, seqs, run, tile):
-        """A tile on its way from global memory: 8 words of codes (nvfp4: 2, this warp's, of rows g and g + 8), 2 of scales; of the own row the address (0: no such row),
+        """A tile on its way from global memory: 4 words of codes of rows g and g + 8 each, 2 of scales; of the own row the address (0: no such row),
         the last key that it sees but for `given`, the head scale; tiles; given: the sequence's offset where that is an operand, else 0; keys.
 
         Nothing in here waits for a load, nor does anything until `prepare`: a number derived from one would wait for all of them, 2,000 clocks at the start."""
@@ -77,10 +78,7 @@ class Queries(Fixed):
             i = row - in_group * q_len
             head, token, exists = kv_head * ratio + in_group, q0 + i, Int32(row < rows)
             line = token * self.heads_q + head
-            if const_expr(c.format == "nvfp4"):
-                codes.append(ldg32_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16 + w.warp * 4))))
-            else:
-                codes += ld_v4_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16)))
+            codes += ld_v4_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16)))
             raws.append((ld_u16_if if c.format == "nvfp4" else ld_u8_if)(exists, self.scale_address(line, head, token, t)))
             places.append([head, token, i, exists])
         head, token, i, exists = [select(own, Int32(0), x, y) for x, y in zip(*places)]
@@ -88,27 +86,22 @@ class Queries(Fixed):
         address = self.scores + mad_wide(head * self.k_tiles, self.tokens, Int64(token)) * 4
         if exists == 0:
             address = Int64(0)
-        codes += [Int32(0)] * (8 - len(codes))
         return codes + raws + [address, add_sat(i, offset), scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1), given, k_len]
 
     @cute.jit
-    def prepare(self, w, loaded, run):
-        """(A fragments, own row: [address, visible keys, head scale, factor's bits (mxfp4; 0: not regular)], last block of whose slice of this warp the fast form
-        serves every row, whether all rows fit bytes). mxfp4: codes and scales also go to shared memory as they are, where each lane reads its own again."""
+    def prepare(self, w, loaded):
+        """(A fragments, own row: [address, visible keys, head scale, factor's bits (mxfp4; 0: not regular)], the last block that every row sees whole, whether all
+        rows fit bytes). mxfp4: the queries also go to shared memory in f16, where each lane reads its own again."""
         c = self.c
-        raws, (address, sees, scale, _, given, k_len) = loaded[8:10], loaded[10:]
+        lo, hi, raws, (address, sees, scale, _, given, k_len) = loaded[:4], loaded[4:8], loaded[8:10], loaded[10:]
         visible = cutlass.max(add_sat(cutlass.min(k_len - 1, add_sat(sees, given)), Int32(1)), 0)
         if address == 0:
             visible = Int32(0)
-        fast, fits, factor = visible, Int32(1), Int32(1)
+        sees_all, fits, factor = visible, Int32(1), Int32(1)
         if const_expr(c.format == "nvfp4"):
-            pairs = [e4m3x2_to_f16x2(raw) for raw in raws]
-            own_scales = [bcast_half(select(shr(w.warp, 1), Int32(0), p, shr(p, 16)), False) for p in pairs]        # of this warp's word
-            self.share(w, run, [[_exact(hmul2(x, s)) for x in decode_word(word)] for word, s in zip(loaded[:2], own_scales)])
-            mbarrier_wait(w.base + c.ready, run & 1)
-            a = [x for j in range(8) for x in lds128(w.wide(run), j * 512)]
+            scales = [nvfp4_scales(raw) for raw in raws]
+            a = [x for j in range(4) for x in interleave(*[[_exact(hmul2(x, s[j // 2])) for x in decode_word(words[j])] for words, s in zip((lo, hi), scales)])]
         else:
-            lo, hi = loaded[:4], loaded[4:8]
             quads = [window(w, raw) for raw in raws]
             tables = [lds128(w.tables + cutlass.max(raws[r] - quads[r][0] + 2, 0) * 16) for r in range(2)]
             a = decode_int8.fragments(lo, hi, *tables)
@@ -117,30 +110,20 @@ class Queries(Fixed):
                 base, least = quads[1]
             factor = (base - FACTOR_BIAS + 127) << 23
             if (base < Q_BASE_MIN) | (base > Q_BASE_MAX) | (base - least > WINDOW):
-                factor, fast = Int32(0), Int32(0)
+                factor = Int32(0)
             if (base - least >= decode_int8.SHIFTS) & (address != 0):
                 fits = Int32(0)
-            for i in cutlass.range_constexpr(10):
-                sts32(w.raw(), i * 128, loaded[i])
-            # In f16, a word a warp for all four. The buffer was last read two runs ago: everybody has been in the run before this one
-            if run > 0:
-                mbarrier_wait(w.base + c.ready, (run - 1) & 1)
             scales = [power_scale(raws[r], quads[r][0]) for r in range(2)]
-            mine = [decode_word(lds32(w.raw() + w.warp * 128, r * 512)) for r in range(2)]
-            self.share(w, run, [[hmul2(x, scales[r]) for x in mine[r]] for r in range(2)])
+            for j in cutlass.range_constexpr(4):
+                q = interleave(*[[hmul2(x, scales[r]) for x in decode_word(words[j])] for r, words in enumerate((lo, hi))])
+                for x in cutlass.range_constexpr(2):
+                    sts_v4(w.wide(), q[4 * x:4 * x + 4], j * 1024 + x * 512)
         if address == 0:                            # a row that does not exist asks for nothing
-            fast = Int32(LARGEST)
-        return a, [address, visible, scale, factor], (redux("min", fast) - (w.warp * 32 + 32)) >> 7, redux("min", fits)
-
-    @cute.jit
-    def share(self, w, run, rows):
-        """This warp's word of rows g and g + 8, widened, to the run's queries in shared memory. The four warps' are there once `ready` has completed its phase."""
-        q = interleave(*rows)
-        for x in cutlass.range_constexpr(2):
-            sts_v4(w.wide(run) + w.warp * 1024, q[4 * x:4 * x + 4], x * 512)
-        cute.arch.sync_warp()
-        if w.lane == 0:
-            mbarrier_arrive(w.base + self.c.ready)
+            sees_all, factor = Int32(LARGEST), Int32(1)
+        full = (redux("min", sees_all) >> 7) - 1
+        if const_expr(c.format == "mxfp4"):
+            fits = redux("min", fits)
+        return a, [address, visible, scale, factor], full, fits
 
 
 def _exact(x):

@@ -6,12 +6,12 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
-from ..common.asm import fence_async_shared, fence_mbarrier_init, mbarrier_init, opaque, shfl_idx, shr, udiv
+from ..common.asm import bcast_half, e4m3x2_to_f16x2, fence_async_shared, fence_mbarrier_init, mbarrier_init, opaque, shfl_idx, shr, udiv
 from ..common.fixed import Fixed
 
 SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
 NAMED_BARRIERS = 16
-STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps; their maxima have as many slots
+STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps (of wide kernels)
 WARPS = 4                       # of a group
 
 
@@ -81,11 +81,13 @@ class Warp(Fixed):
 
 @cute.jit
 def cut(total, shares, share):
-    """Units [u, stop) of a share, the cut being as even as can be."""
+    """Units [u, stop) of a share: each as even as can be, and neighbouring shares together too. total: below 2^31; shares: below 2^15."""
     each = udiv(total, shares)
     spare = total - each * shares
-    u = each * share + cutlass.min(share, spare)
-    stop = u + each
-    if share < spare:
-        stop = stop + 1
-    return u, stop
+    return each * share + udiv(spare * share, shares), each * (share + 1) + udiv(spare * (share + 1), shares)
+
+
+def nvfp4_scales(raw):
+    """Two scale bytes, of a lane's first and last 16 codes -> each as f16, twice in a word."""
+    pair = e4m3x2_to_f16x2(raw)
+    return [bcast_half(pair, False), bcast_half(pair, True)]

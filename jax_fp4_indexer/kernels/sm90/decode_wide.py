@@ -41,7 +41,7 @@ from ..common.decode_fill import fill_invisible
 from ..common.kernel import BlockScoresKernel
 from ..common.sequences import table_from
 from . import wgmma
-from .decode_pages import Ring
+from .decode_ring import Ring
 from .decode_start import Warp, cut
 from .decode_wide_columns import Columns
 from .decode_wide_config import WideDecodeConfig

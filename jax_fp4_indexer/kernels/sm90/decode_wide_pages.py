@@ -11,21 +11,17 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
-from ..common.asm import (ballot_le, bcast_half, bits_f32, e4m3x2_to_f16x2, fmax_nan, fmul, imad, lds128, lds32, lds64,
+from ..common.asm import (ballot_le, bits_f32, fmax_nan, fmul, imad, lds128, lds32, lds64,
                           lds_u16, lds_u8, outside, pack64,
                           redux, select, sts_f32, unpack64)
 from ..common.exact_rows import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..common.fixed import Fixed
 from . import wgmma
+from .decode_start import nvfp4_scales
 
 K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
 K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
 SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
-
-
-def nvfp4_scales(raw):
-    pair = e4m3x2_to_f16x2(raw)
-    return [bcast_half(pair, False), bcast_half(pair, True)]
 
 
 class Slice(Fixed):
