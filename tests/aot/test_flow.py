@@ -93,14 +93,14 @@ def test_scheduling_fields_are_where_we_read_them(arch, name):
 
 
 @pytest.mark.parametrize("fmt, mma, products", [("nvfp4", "HMMA", 32), ("mxfp4", "IMMA", 16)])
-def test_a_page_of_the_narrow_decode(fmt, mma, products):
-    """The fast form, whole and once, and the copies of one page where its warp reduces; the general form, which has such instructions too, lies elsewhere."""
+def test_a_slice_of_the_narrow_decode(fmt, mma, products):
+    """32 keys in the fast form, whole and once; the other forms, which have such instructions too, lie elsewhere. Nothing couples a warp to another one after the start."""
     for layout in ("public", "preordered_mma"):
         flow = Flow.read(manifest.DEFAULT_FOLDER / "sm_90a" / f"block_scores.decode.{fmt}.{layout}.n16.cubin")
-        page, reduced = (flow.mix_of(flow.turn(mma, way)) for way in ([mma, "STS"], [mma, "UBLKCP", "STG"]))
-        assert page.opcodes[mma] == reduced.opcodes[mma] == products < len(flow.find(mma)) + len(flow.find("HMMA"))
-        assert page.opcodes["BAR"] == 1 and "UBLKCP" not in page.opcodes and "STG" not in page.opcodes
-        assert reduced.opcodes["UBLKCP"] == 2 and reduced.opcodes["STG"] == 1 and page.total < reduced.total < page.total + 120
+        keys = flow.mix_of(flow.turn(mma, [mma]))
+        assert keys.opcodes[mma] == products < len(flow.find(mma)) + len(flow.find("HMMA"))
+        assert not {"BAR", "UBLKCP", "STG", "STS", "SHFL"} & set(keys.opcodes) and keys.opcodes["LDS"] >= 8
+        assert len(flow.find("BAR")) == 1
 
 
 @pytest.mark.parametrize("width", (32, 64))

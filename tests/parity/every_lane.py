@@ -33,12 +33,9 @@ PATCHES = (
      "                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
     ("prefill.py", "                    bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)\n",
      "                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
-    # decode: a run's queries in f16
-    ("decode_queries.py", "        if w.lane == 0:\n            mbarrier_arrive(w.base + self.c.ready)\n", "        mbarrier_arrive(w.base + self.c.ready)\n"),
-    ("decode.py", "[(c.ready, WARPS)]", "[(c.ready, 32 * WARPS)]"),
 )
 # One lane arrives there as before: for a page that does not exist, on a barrier that one lane announces the others on. racecheck has no word on it.
-KEPT = {"decode_pages.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}
+KEPT = {"decode_ring.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}
 
 
 def patched(sources):
