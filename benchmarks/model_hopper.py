@@ -7,6 +7,7 @@ import pathlib
 import model_plan
 from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.aot.flow import Flow
+from jax_fp4_indexer.aot.loops import TARGET
 from jax_fp4_indexer.bench.shapes import SCALE_BYTES
 
 MMA_SYNC = 6                    # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
@@ -77,43 +78,65 @@ def side_by_side(service, think, customers):
 
 
 # ---- decode
+@dataclasses.dataclass(frozen=True)
+class DecodePage:
+    """What a page of a decode kernel takes: ways through its code, each so many times a page on average. start: from the entry to the first product; last: what the last page still
+    takes once all else is done; warps: that take turns on a scheduler; schedulers: that work on one page together."""
+    flow: Flow
+    ways: tuple             # (way, times)
+    start: tuple
+    last: tuple             # (way, times)
+    mma: float
+    warps: int
+    schedulers: int
+
+    def count(self, of):
+        return sum(times * of(way) for way, times in self.ways)
+
+    def alone(self, latencies, ways):
+        return sum(times * self.flow.alone(way, latencies, 0.0 if self.mma == MMA_SYNC else self.mma) for way, times in ways)
+
+
 @functools.cache
 def decode_page(fmt, layout, width):
-    """(Flow, way of a page, way of a page that its warp reduces, way from the entry to the first product)"""
     flow = flow_of(f"decode.{fmt}.{layout}.n{width}")
-    mma = "HGMMA" if width > 16 else "HMMA" if fmt == "nvfp4" else "IMMA"
-    # of the wide kernels a page's maxima are reduced between the products of the next one
-    page = flow.turn(mma, [mma, "STS"] if width == 16 else [mma, "STS.128", mma])
-    reduced = flow.turn(mma, [mma, "UBLKCP", "STG"] if width == 16 else [mma, "STS.128", "STG", mma, "UBLKCP"])
     # prefix sums into shared memory, the search there, page id, copy, queries
-    table = (["LDG", "STS.128", "BAR", "LDS.128"] if width == 16 else ["LDG", "STS", "BAR", "LDS"])
-    return flow, page, reduced, flow.reach([*table, "UBLKCP", "LDG", mma])
+    if width == 16:         # a warp a page: four slices in two pieces, one slice of each on the way that passes both
+        mma = "HMMA" if fmt == "nvfp4" else "IMMA"
+        piece = ["SYNCS.PHASECHK", mma, "UBLKCP"]       # a page that some row does not see whole waits for both pieces at once
+        # the loop that a branch right behind a page's store goes around (other code between its lines makes smaller loops of the same opcodes)
+        (head,) = {flow.labels[to[1]] for i in flow.find("STG") for line in flow.lines[i + 1:i + 9] if "BRA" in line and (to := TARGET.search(line))
+                   and any(flow.labels[to[1]] < copy < i for copy in flow.find("UBLKCP"))}
+        page = flow.way(head, head, [*piece, *piece, "STG"])
+        ways = ((page, 1), (flow.turn(mma, [mma]), 2))
+        return DecodePage(flow, ways, flow.reach(["LDG", "STS.128", "BAR", "LDS.128", "UBLKCP", "LDG", mma]), ways, MMA_SYNC, WARPGROUPS[width], 1)
+    # four warps a page, whose maxima one of them reduces between the products of the next page
+    mma = "HGMMA"
+    page, reduced = flow.turn(mma, [mma, "STS.128", mma]), flow.turn(mma, [mma, "STS.128", "STG", mma, "UBLKCP"])
+    return DecodePage(flow, ((page, 0.75), (reduced, 0.25)), flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma]), ((reduced, 1),), WGMMA_REGISTERS[width], WARPGROUPS[width], 4)
 
 
 def decode_clocks(card, fmt, layout, width):
-    """Clocks of an SM for one page, by resource. Every page is a slice of one warp of each scheduler, where as many take turns as there are warpgroups; one warp in four
-    reduces it."""
-    flow, page, reduced, _ = decode_page(fmt, layout, width)
-    mean = lambda of: 0.75 * of(page) + 0.25 * of(reduced)
-    mixes = flow.mix_of(page), flow.mix_of(reduced)
-    matrix = mixes[0]["tensor"] * (MMA_SYNC if width == 16 else WGMMA_REGISTERS[width])
-    slots = mean(lambda way: flow.mix_of(way).total) - mixes[0]["tensor"]
-    latencies, wgmma = card.latencies(), WGMMA_REGISTERS.get(width, 0)
+    """Clocks of a scheduler for one page of one of its warps, by resource, where as many warps take turns as there are warpgroups."""
+    page = decode_page(fmt, layout, width)
+    matrix = page.count(lambda way: page.flow.mix_of(way)["tensor"])
+    slots = page.count(lambda way: page.flow.mix_of(way).total) - matrix
+    matrix *= page.mma
     # mma.sync leaves the other warps alone; a wgmma needs all four of its group, so that each page waits for its reducing warp
-    alone = mean(lambda way: flow.alone(way, latencies)) if width == 16 else flow.alone(reduced, latencies, wgmma)
-    busy = {"issue": slots + matrix, "alu": ALU * mean(lambda way: flow.mix_of(way)["alu"]) + matrix, "matrix": matrix}
-    groups = WARPGROUPS[width]
-    return {name: side_by_side(clocks, max(alone - clocks, 0), groups) / groups for name, clocks in busy.items()}
+    alone = page.alone(card.latencies(), page.ways if width == 16 else page.last)
+    busy = {"issue": slots + matrix, "alu": ALU * page.count(lambda way: page.flow.mix_of(way)["alu"]) + matrix, "matrix": matrix}
+    return {name: side_by_side(clocks, max(alone - clocks, 0), page.warps) / page.warps for name, clocks in busy.items()}
 
 
 def decode(card, case, fmt, layout, width):
-    flow, _, reduced, start = decode_page(fmt, layout, width)
+    page = decode_page(fmt, layout, width)
     units = case.pages * case.heads_kv * math.ceil(model_plan.columns(case) / width)
-    groups = card.probe["sms"] * WARPGROUPS[width]
-    busiest = math.ceil(units / groups) * WARPGROUPS[width]
+    shares = card.probe["sms"] * WARPGROUPS[width]         # with a page a warp a scheduler's warps have as many pages as a warpgroup; else each warp has its part of all of them
+    busiest = math.ceil(units / shares) * (1 if page.schedulers == 1 else page.warps)
     work = {name: busiest * clocks / card.mhz for name, clocks in decode_clocks(card, fmt, layout, width).items()}
     sectors = model_plan.fill_sectors(case)
-    clocks = flow.alone(start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(flow.mix_of(start).total) + flow.alone(reduced, card.latencies())
+    mix = page.flow.mix_of(page.start)
+    clocks = (page.flow.alone(page.start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(mix.total) + page.alone(card.latencies(), page.last))
     work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
     return Time(f"decode.n{width}", card.launch("1x512+190") + clocks / card.mhz, work, sectors * SECTOR / card.probe["write_gbs"] / 1e3)
 
