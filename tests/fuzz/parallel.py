@@ -1,5 +1,6 @@
 """The buckets of one run shared over several processes: compiling and judging are Python, and one process is one core of it."""
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,10 +31,13 @@ def merged(parts):
 
 
 def run(argv, processes, json_path):
-    """The command line `argv` in `processes` parts; the largest of their exit statuses."""
+    """The command line `argv` in `processes` parts; the largest of their exit statuses.
+
+    They share a GPU: each takes memory as it needs it. What JAX takes beforehand, three quarters of what is free, leaves a fifth process none."""
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with tempfile.TemporaryDirectory(prefix="fuzz_") as folder:
         files = [Path(folder, f"{i}.json") for i in range(processes)]
-        running = [subprocess.Popen([sys.executable, "-m", "fuzz", *argv, "--processes", "1", "--part", f"{i}/{processes}", "--json", str(files[i])]) for i in range(processes)]
+        running = [subprocess.Popen([sys.executable, "-m", "fuzz", *argv, "--processes", "1", "--part", f"{i}/{processes}", "--json", str(files[i])], env=environment) for i in range(processes)]
         status = max(abs(process.wait()) for process in running)
         parts = [json.loads(file.read_text()) for file in files if file.exists()]
     if parts:
