@@ -14,13 +14,18 @@ WIDE_BYTES = 8 * 512            # a tile of queries in f16
 class DecodeConfig(RingConfig):
     """One variant. A warpgroup shares a range of units; each of its warps has a page of its own in shared memory.
 
-    pieces: a page's codes come in so many copies; a piece's place is refilled as soon as its keys are done. Scales come with the first and have two places."""
+    pieces: a page's codes come in so many copies, 1, 2 or 4; a piece's place is refilled as soon as its keys are done. Scales come with the first and have two places."""
     warpgroups: int = 4
     pieces: int = 2
 
     @property
     def name(self):
         return f"block_scores.decode.{self.format}.{self.scale_layout}.n{ROWS}"
+
+    def fits(self):
+        if self.pieces not in (1, 2, 4):
+            return f"{self.pieces} pieces of a page of four slices"
+        return super().fits()
 
     @property
     def warps(self):

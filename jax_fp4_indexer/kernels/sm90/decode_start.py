@@ -68,13 +68,11 @@ class Warp(Fixed):
         return type(self)(self.c, self.shared, opaque(self.lane), opaque(self.index), self.tokens)
 
     @cute.jit
-    def make_barriers(self, others: cutlass.Constexpr):
-        """The mbarriers of the ring's stages, and `others`: [(offset in the warpgroup's part, arrivals)]. A barrier of the CTA must follow."""
+    def make_barriers(self):
+        """The mbarriers of the ring's stages. A barrier of the CTA must follow."""
         if (self.warp == 0) & (self.lane == 0):
             for s in cutlass.range_constexpr(STAGES):
                 mbarrier_init(self.base + self.c.barriers + s * 8, 1)
-            for at, arrivals in others:
-                mbarrier_init(self.base + at, arrivals)
             fence_mbarrier_init()
             fence_async_shared()
 

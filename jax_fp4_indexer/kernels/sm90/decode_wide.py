@@ -71,7 +71,7 @@ class WideDecodeKernel(BlockScoresKernel):
         seqs = table_from(args, w.shared + c.warpgroups * c.warpgroup_bytes)
         ring, part, columns = Ring(c, args, seqs), Slice(c, w), Columns(c, args)
         seqs.load(thread, c.threads)
-        w.make_barriers([])
+        w.make_barriers()
         cute.arch.sync_threads()
 
         # This warpgroup's units [u, stop)
