@@ -81,14 +81,13 @@ def side_by_side(service, think, customers):
 @dataclasses.dataclass(frozen=True)
 class DecodePage:
     """What a page of a decode kernel takes: ways through its code, each so many times a page on average. start: from the entry to the first product; last: what the last page still
-    takes once all else is done; warps: that take turns on a scheduler; schedulers: that work on one page together."""
+    takes once all else is done; warps: that take turns on a scheduler."""
     flow: Flow
     ways: tuple             # (way, times)
     start: tuple
     last: tuple             # (way, times)
     mma: float
     warps: int
-    schedulers: int
 
     def count(self, of):
         return sum(times * of(way) for way, times in self.ways)
@@ -109,11 +108,11 @@ def decode_page(fmt, layout, width):
                    and any(flow.labels[to[1]] < copy < i for copy in flow.find("UBLKCP"))}
         page = flow.way(head, head, [*piece, *piece, "STG"])
         ways = ((page, 1), (flow.turn(mma, [mma]), 2))
-        return DecodePage(flow, ways, flow.reach(["LDG", "STS.128", "BAR", "LDS.128", "UBLKCP", "LDG", mma]), ways, MMA_SYNC, WARPGROUPS[width], 1)
+        return DecodePage(flow, ways, flow.reach(["LDG", "STS.128", "BAR", "LDS.128", "UBLKCP", "LDG", mma]), ways, MMA_SYNC, WARPGROUPS[width])
     # four warps a page, whose maxima one of them reduces between the products of the next page
     mma = "HGMMA"
     page, reduced = flow.turn(mma, [mma, "STS.128", mma]), flow.turn(mma, [mma, "STS.128", "STG", mma, "UBLKCP"])
-    return DecodePage(flow, ((page, 0.75), (reduced, 0.25)), flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma]), ((reduced, 1),), WGMMA_REGISTERS[width], WARPGROUPS[width], 4)
+    return DecodePage(flow, ((page, 0.75), (reduced, 0.25)), flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma]), ((reduced, 1),), WGMMA_REGISTERS[width], WARPGROUPS[width])
 
 
 def decode_clocks(card, fmt, layout, width):
@@ -132,7 +131,7 @@ def decode(card, case, fmt, layout, width):
     page = decode_page(fmt, layout, width)
     units = case.pages * case.heads_kv * math.ceil(model_plan.columns(case) / width)
     shares = card.probe["sms"] * WARPGROUPS[width]         # with a page a warp a scheduler's warps have as many pages as a warpgroup; else each warp has its part of all of them
-    busiest = math.ceil(units / shares) * (1 if page.schedulers == 1 else page.warps)
+    busiest = math.ceil(units / shares) * (1 if width == 16 else page.warps)
     work = {name: busiest * clocks / card.mhz for name, clocks in decode_clocks(card, fmt, layout, width).items()}
     sectors = model_plan.fill_sectors(case)
     mix = page.flow.mix_of(page.start)

@@ -48,16 +48,22 @@ class Ring(Fixed):
         return self.settle(w, self.take(w, u + w.warp, self.ask(w, u + w.warp, end, delta), head, Int32(0)), stop)
 
     @cute.jit
+    def leave(self, w, u, end, stop):
+        """Unit u, which is past its run's end, by as many existing units behind the begin of the next run. Returns [unit, end of its run, KV head, how far its list index is ahead of it]."""
+        head, delta = Int32(0), Int32(0)
+        while (u >= end) & (end < stop):
+            beyond = u - end
+            u, end, _, head, _, index = self.seqs.find_run(end, stop, opaque(w.lane))
+            delta = index - u
+            u = u + beyond
+        return u, end, head, delta
+
+    @cute.jit
     def settle(self, w, cursor, stop):
         """A cursor that has left its batch takes the next one, a run's end being left by as many existing units as it was overrun."""
         u, end, mine, page, unknown, bad = cursor
         if (u >= end) & (end < stop):
-            head, delta = Int32(0), Int32(0)
-            while (u >= end) & (end < stop):
-                beyond = u - end
-                u, end, _, head, _, index = self.seqs.find_run(end, stop, opaque(w.lane))
-                delta = index - u
-                u = u + beyond
+            u, end, head, delta = self.leave(w, u, end, stop)
             u, end, mine, page, unknown, bad = self.take(w, u, self.ask(w, u, end, delta), head, bad)
         return [u, end, mine, page, unknown, bad]
 
@@ -134,12 +140,7 @@ class Feed(Ring):
         """As Ring.settle; with one KV head a unit is its list index whatever run it is in, so that ids asked for in the run before still serve."""
         u, end, mine, page = cursor
         if (u >= end) & (end < stop):
-            head, delta = Int32(0), Int32(0)
-            while (u >= end) & (end < stop):
-                beyond = u - end
-                u, end, _, head, _, index = self.seqs.find_run(end, stop, opaque(w.lane))
-                delta = index - u
-                u = u + beyond
+            u, end, head, delta = self.leave(w, u, end, stop)
             if (self.heads_kv > 1) | (shfl_idx(mine, shr(u, 2) & 31) != u):
                 batch = end
                 if self.heads_kv == 1:
