@@ -23,9 +23,10 @@ work for 12, and warps of their own need no agreement: each takes the form that 
 A score is a function of its own query row and its block alone: a row takes the general form on a block if a scale of its own or of the block's asks for it, whatever the
 other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are worked in further tiles, page by page, the page staying in its place.
 
-The start is what a short call feels: prefix sums laid out for few dependent steps (decode_runs.py), no branch that waits for a load, each warpgroup's first
-page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds. Page ids are asked for beside the
-prefix sums, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before anybody has found their sequence.
+The start is what a short call feels: prefix sums asked for first of all and laid out for few dependent steps (decode_runs.py), few branches, and none that waits for a load
+before the CTA's barrier; each warpgroup's first page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
+Page ids are asked for once the prefix sums are there, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before
+anybody has found their sequence.
 The shares of an SM lie behind one another: a change of sequence costs its warps about a page's time, and so no SM has many more of them than another.
 A little of -inf fits under the pages' way; much of it, written there or between pages, makes memory turn from reads to writes and back, which costs more than what it hides.
 """
@@ -94,19 +95,20 @@ class DecodeKernel(BlockScoresKernel):
         w = RowsWarp.here(c, args)
         seqs = runs_from(args, w.shared + c.sequences)
         feed, page, queries = Feed(c, args, seqs), Page(c, w), Queries(c, args)
-        # Page ids, asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
+        sums = seqs.ask(thread, c.threads)
+        # Page ids will be asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
         shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
         guess, beyond = cut(seqs.indices, shares, share)
         if args.heads_kv > 1:
             beyond = guess
-        early = feed.ask(w, guess + w.turn, beyond, Int32(0))
         if const_expr(c.format == "mxfp4"):
             decode_int8.store_tables(w.tables, thread)
         w.make_barriers()
-        seqs.load(thread, c.threads)
+        seqs.load(sums, thread, c.threads)
+        early = feed.ask(w, guess + w.turn, beyond, Int32(0))       # behind the sums: their wait would be for these, too
+        cute.arch.sync_threads()
         if w.turn == 0:
             feed.announce(early, guess)
-        cute.arch.sync_threads()
 
         # This warpgroup's units [first, stop), behind one another in an SM, so that no SM has much more than one change of sequence in them
         first, stop, total = guess, beyond, seqs.total_units()

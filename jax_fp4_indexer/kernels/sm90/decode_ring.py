@@ -141,7 +141,7 @@ class Feed(Ring):
         u, end, mine, page = cursor
         if (u >= end) & (end < stop):
             u, end, head, delta = self.leave(w, u, end, stop)
-            if (self.heads_kv > 1) | (shfl_idx(mine, shr(u, 2) & 31) != u):
+            if (self.heads_kv > 1) | (shfl_idx(mine, shr(u, 2)) != u):
                 batch = end
                 if self.heads_kv == 1:
                     batch = stop
@@ -175,7 +175,7 @@ class Feed(Ring):
 
     def next(self, w, cursor, kept):
         """The page of the cursor's unit, the same in all lanes, and the cursor on the unit after it (`settle` before the next one). kept: -1 for no page, the cursor staying; else 0."""
-        found = shfl_idx(cursor[3], shr(cursor[0], 2) & 31) | kept
+        found = shfl_idx(cursor[3], shr(cursor[0], 2)) | kept
         return found, [cursor[0] + 4 + 4 * kept, *cursor[1:]]
 
     def copy(self, w, page, piece, scales):

@@ -7,7 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..common.asm import asm, bits_f32, ldg32, lds128, lds32, opaque, redux, shr, sts32, sts_f32_if, sts_v4, sub_sat, udiv
+from ..common.asm import asm, bits_f32, ldg32, ldg32_if, lds128, lds32, opaque, redux, select, shr, sts32, sts_f32_if, sts_v4, sub_sat, udiv
 from ..common.sequences import KEYS, LARGEST, Sequences, clamp, falls_in_share
 
 MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
@@ -28,19 +28,25 @@ def runs_from(args, table):
 class Runs(Sequences):
     """table: shared address of TABLE_BYTES bytes."""
 
+    def ask(self, thread, threads):
+        """This thread's part of the prefix sums, on its way: of each of its sequences [index, then pages, queries and keys before it, and before the one behind it]."""
+        asked = []
+        for i in [thread + step * threads for step in range((MOST + threads) // threads)]:
+            at, here, behind = Int64(i) * 4, Int32(i <= self.count), Int32(i < self.count)
+            asked.append([i] + [ldg32_if(here, x + at) for x in self.prefix] + [ldg32_if(behind, x + at + 4) for x in self.prefix])
+        return asked
+
     @cute.jit
-    def load(self, thread, threads: cutlass.Constexpr[int]):
-        """Fill the table. All threads of the CTA; a barrier must follow."""
+    def load(self, asked, thread, threads: cutlass.Constexpr[int]):
+        """Fill the table with what was asked for. All threads of the CTA; a barrier must follow."""
         short = Int32(self.count > MOST)
         if self.count > MOST:
             short = 1 + 2 * falls_in_share(self.prefix[:KEYS], self.count, thread, threads)
-        for step in cutlass.range_constexpr((MOST + threads) // threads):
-            i = thread + step * threads
+        for x in cutlass.range_constexpr(len(asked)):
+            i, page, query, key, pages, queries, keys = asked[x]
             if (self.count <= MOST) & (i <= MOST):
                 end = Int32(LARGEST)
                 if i <= self.count:
-                    at = Int64(i) * 4
-                    page, query, key = [ldg32(x + at) for x in self.prefix]
                     sts_v4(self.table + ENDS_BYTES + i * 16, [page, query, key, Int32(0)])
                     if i > 0:
                         end = page
@@ -49,7 +55,6 @@ class Runs(Sequences):
                     if i == self.count:
                         short = short | Int32(query < self.tokens)
                     else:
-                        pages, queries, keys = [ldg32(x + at, 4) for x in self.prefix]
                         if (pages - page < self.k_tiles) | (keys < key) | (shr(keys - key + 127, 7) < self.k_tiles) | (page < 0) | (pages > self.indices):
                             short = short | 1
                         if (pages < page) | (queries < query):
@@ -71,11 +76,10 @@ class Runs(Sequences):
     def search(self, x, lane):
         found = Int32(0)
         if self.count <= MOST:
-            done = Int32(0)
-            while done < self.count:
-                for end in lds128(self.table + done * 4 + lane * 16):
+            # once at least: LLVM would make a second copy of what follows for batches of no sequences, which have nothing to search for. Rolled: ptxas would unroll it
+            for step in cutlass.range(cutlass.max((self.count + 127) >> 7, 1), unroll=1):
+                for end in lds128(self.table + step * 512 + lane * 16):
                     found = found + Int32(end <= x)
-                done = done + 128
             found = redux("add", found)
         else:
             found = Sequences.search(self, x, lane)
@@ -108,31 +112,24 @@ class Runs(Sequences):
         b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
         token, q_len, k_len = Int32(0), Int32(0), Int32(0)
         found = Int32(0)
-        while (u < stop) & (found == 0):
-            x = u
-            if opaque(self.heads_kv) > 1:           # divisions take time that the start of a short kernel feels
-                x = udiv(u, self.heads_kv)
+        while (u < stop) & (found == 0):            # few branches: each is 20 clocks that the start of a short kernel feels, as divisions are
+            x, several = u, opaque(self.heads_kv)
+            if several > 1:
+                x = udiv(u, several)
             b = self.search(x, lane)
-            if b >= self.count:
-                u, q_len = stop, Int32(0)
-            else:
-                first, listed, blocks, token, q_len, k_len = self.sequence(b)
-                if q_len == 0:
-                    blocks = Int32(0)
-                rel = u - first * self.heads_kv
-                if rel < 0:                             # before the first sequence
-                    u = first * self.heads_kv
-                else:
-                    head, block = Int32(0), rel
-                    if rel >= listed:
-                        head = udiv(rel, listed)
-                        block = rel - head * listed
-                    if block < blocks:
-                        found = Int32(1)
-                        index = first + block
-                        end = cutlass.min(u + (blocks - block), stop)
-                    else:
-                        u = u + (listed - block)
+            first, listed, blocks, token, q_len, k_len = self.sequence(cutlass.min(b, self.count - 1))
+            q_len = select(Int32(b < self.count), Int32(0), Int32(0), q_len)
+            blocks = select(q_len, Int32(0), Int32(0), blocks)
+            begin = first * several
+            head, block = Int32(0), u - begin
+            if (several > 1) & (block >= listed) & (listed > 0):
+                head = udiv(block, listed)
+                block = block - head * listed
+            found, index = Int32((block >= 0) & (block < blocks)), first + block
+            end = select(found, Int32(0), stop, cutlass.min(u + (blocks - block), stop))
+            # past what does not exist: before the first sequence, behind the blocks of a list, behind the last sequence
+            skip = select(Int32(b < self.count), Int32(0), stop, select(Int32(block < 0), Int32(0), u + cutlass.max(listed - block, 1), begin))
+            u = select(found, Int32(0), skip, u)
         return [cutlass.min(u, stop), end, b, head, block, index, token, q_len, k_len]
 
     def find_run(self, u, stop, lane):
