@@ -25,7 +25,7 @@ PATCHES = (
     ("prefill_step.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
     ("prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
     ("prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
-    ("prefill.py", "(f.q_full + 8 * s), self.q_arrivals)", "(f.q_full + 8 * s), 32 * self.q_arrivals)"),
+    ("prefill.py", "(f.q_full + 8 * s), f.wideners)", "(f.q_full + 8 * s), 32 * f.wideners)"),
     ("prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
     # prefill: the first item's description, for who waits at that barrier. Twice, and by all: of a warp that goes on at once racecheck may see the next read before it has
     # seen the others leave the barrier.

@@ -214,6 +214,11 @@ def ldg32_if(flag, addr):
     return asm("{ .reg .pred p; mov.b32 $0, 0; setp.ne.b32 p, $1, 0; @p ld.global.nc.b32 $0, [$2]; }", [Int32], [flag, addr], "=&r,r,l", pure=False)
 
 
+def prefetch_line(addr):
+    """The line of an address into L2."""
+    asm("prefetch.global.L2 [$0];", [], [addr], "l")
+
+
 def ldg_u16(addr, offset=0):
     return asm(f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
 

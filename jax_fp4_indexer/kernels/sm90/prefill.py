@@ -6,17 +6,20 @@ walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MX
 `bf16` over the others; either leaves at once where it has no steps. The bits are the same: int8 is used where both are exact.
 
     warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
-    warps 1..3    widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers; where they are ahead, and to the end of
-                          the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; prefill_fill.py)
-    warps 4..     score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
+    warps 1..     widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers (bf16: 7 warps, int8: 3); where they are ahead, and to the
+                          end of the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; prefill_fill.py)
+    others        score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
 
     barrier        arrivals a phase                   completed when
     k_full[s]      1 + bytes of the page              page lies in stage s
     k_empty[s]     1 a consumer warp                  all products with it are done
-    q_full[s]      3, one a widening warp             rows and description lie in slot s
+    q_full[s]      1 a widening warp                  rows and description lie in slot s
     q_empty[s]     1 a consumer warp                  the last product of the item is done
 A ring slot is first waited for with the parity of the phase before, so that fresh barriers pass. A share of no steps touches no barrier: all roles
 agree on its length before the first wait.
+
+Two slots of queries hold an item and the next. So the one behind an item of a page or two is widened while that is worked, which takes twice as long: its rows are brought into
+L2 as long as its slot is not free, the first of them into registers, and bf16 has as many widening warps as there are registers for.
 
 A page is *full* for a warpgroup if all of its rows see every key of it; else a second copy of the step masks: column c of a row counts iff
 128 * page + c <= last_key of the row's token. That covers the diagonal, offsets and the tail of a sequence alike.
@@ -44,6 +47,7 @@ from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_m
 ROWS_LOG2 = 8
 TILES = queries.ROWS // TILE_ROWS
 COST = {forms.INT8: 1, forms.BF16: 2}   # of a step
+SHORT = 4                       # pages of an item that are worked before the widening warps have brought in the rows of the item after the next
 # Named barriers, 0 being the CTA's. Of each, whoever waits does so at one place (synccheck asks for that), and whoever does not need to wait only arrives.
 DESCRIBED, WIDENED, PATTERN = 1, 2, 3   # the first item's description, for the consumers; its rows, for the widening warps; of those warps: what the fill writes
 
@@ -51,14 +55,15 @@ DESCRIBED, WIDENED, PATTERN = 1, 2, 3   # the first item's description, for the 
 @dataclasses.dataclass(frozen=True)
 class Form:
     """stages, slots: K ring, Q ring; tiles: WGMMA tiles of a consumer warpgroup; registers of producers and consumers; batch: see widen_item;
-    pattern_bytes: of what the fill writes (prefill_fill.py)."""
+    wideners: producer warps that widen queries; pattern_bytes: of what the fill writes (prefill_fill.py)."""
     int8: bool
     stages: int
     slots: int
     tiles: int
     registers: tuple
     batch: int
-    producer_warps: int = 4
+    producer_warps: int
+    wideners: int
     pattern_bytes: int = 0
 
     def __post_init__(self):
@@ -83,15 +88,15 @@ class Form:
             raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
-FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(88, 208), batch=6, pattern_bytes=1536),
-         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4, pattern_bytes=4096),
-         "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8)}
+FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8, wideners=7, pattern_bytes=1536),
+         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4, producer_warps=4, wideners=3, pattern_bytes=4096),
+         "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8, wideners=8)}
 
 
 class Prefill(BlockScoresKernel):
     """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only). prefill_direct.py has the form without a K pre-pass,
     with another role for the producers."""
-    k_arrivals, q_arrivals = 1, queries.WIDENERS        # a phase of k_full and q_full
+    k_arrivals = 1                  # a phase of k_full
     helps = True                    # the consumers widen the first item, too (`widen_first`)
     skips_empty = False             # a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
 
@@ -100,7 +105,7 @@ class Prefill(BlockScoresKernel):
         self.name = f"block_scores.prefill{'' if form == 'bf16' else f'_{form}'}.{fmt}.{scale_layout}"
         self.block = (32 * (self.form.producer_warps + self.form.consumer_warps), 1, 1)
         self.dynamic_shared_bytes = self.form.shared_bytes
-        self.first_workers = queries.WIDENERS + self.form.consumer_warps        # warps that widen the first item
+        self.first_workers = self.form.wideners + self.form.consumer_warps        # warps that widen the first item
         self.two_forms = fmt == "mxfp4"
         self.which = forms.INT8 if form == "int8" else forms.BF16
         self.walk = FormWalk(self.which) if self.two_forms else PlanWalk()
@@ -121,7 +126,7 @@ class Prefill(BlockScoresKernel):
                 mbarrier_init(smem + (f.k_full + 8 * s), self.k_arrivals)
                 mbarrier_init(smem + (f.k_empty + 8 * s), f.consumer_warps)
             for s in cutlass.range_constexpr(f.slots):
-                mbarrier_init(smem + (f.q_full + 8 * s), self.q_arrivals)
+                mbarrier_init(smem + (f.q_full + 8 * s), f.wideners)
                 mbarrier_init(smem + (f.q_empty + 8 * s), f.consumer_warps)
             fence_mbarrier_init()
         cute.arch.sync_threads()
@@ -184,36 +189,40 @@ class Prefill(BlockScoresKernel):
     @cute.jit
     def widen(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, w: Int32, lane: Int32):
         f = self.form
-        unit, units = Int64(cta * queries.WIDENERS + w), Int64(0)
+        unit, units = Int64(cta * f.wideners + w), Int64(0)
         if (args.first_page == 0) & self.fills(args):
             units = fill.fill_units(args)
-        stride = Int64(ctas * queries.WIDENERS)
+        stride = Int64(ctas * f.wideners)
         if units > Int64(0):
-            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, queries.WIDENERS, PATTERN)
+            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, f.wideners, PATTERN)
         first, left = self.walk.share(args, cta, ctas)
         if left > 0:
             slot, parity = Int32(0), Int32(1)
             at, skip = self.walk.start(args, layout, first)
-            opening = Int32(1)
+            opening, before = Int32(1), Int32(SHORT)    # pages of the item before
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
+                free = smem + f.q_empty + slot * 8
                 if unit < units:
                     # Only who is ahead of the consumers has the time: of short items, and at the start, they would wait for it.
-                    if cute.arch.make_warp_uniform(mbarrier_passed(smem + f.q_empty + slot * 8, parity)) == 0:
+                    if cute.arch.make_warp_uniform(mbarrier_passed(free, parity)) == 0:
                         fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
                         unit = unit + stride
-                mbarrier_wait(smem + f.q_empty + slot * 8, parity)
-                if (w == 0) & (lane == 0):
-                    queries.describe(smem + f.items + slot * 64, item, item.flat - args.first_page, pages)
-                if opening != 0:
+                if before < SHORT:
+                    if cute.arch.make_warp_uniform(mbarrier_passed(free, parity)) == 0:
+                        queries.prefetch_item(args, item, w, lane, self.fmt, self.scale_layout, f.wideners)
+                before = pages
+                if opening != 0:                        # the slot is free
+                    self.describe(args, item, smem, slot, pages, w, lane)
                     bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)
                     self.widen_first(args, item, smem, w, lane)
                     bar_sync(Int32(WIDENED), 32 * self.first_workers)          # and then say so on q_full, for all
                     opening = Int32(0)
                 else:
                     queries.widen_item(args, item, smem + slot * f.slot_bytes, smem + f.factors + slot * (queries.ROWS * 4), w, lane, self.fmt, self.scale_layout,
-                                       f.int8, f.batch)
+                                       f.int8, f.batch, f.wideners, (free, parity))
+                    self.describe(args, item, smem, slot, pages, w, lane)
                     fence_async_shared()
                     cute.arch.sync_warp()
                 arrive_once(smem + f.q_full + slot * 8)
@@ -231,9 +240,14 @@ class Prefill(BlockScoresKernel):
         bulk_stores_have_read()
 
     @cute.jit
+    def describe(self, args, item, smem: Int32, slot: Int32, pages: Int32, w: Int32, lane: Int32):
+        if (w == 0) & (lane == 0):
+            queries.describe(smem + self.form.items + slot * 64, item, item.flat - args.first_page, pages)
+
+    @cute.jit
     def widen_first(self, args, item, smem: Int32, worker: Int32, lane: Int32):
         """This warp's part of the first item, which all warps but that of the pages widen: the consumers have nothing else to do, and three warps take 6,000
-        clocks for it. worker: 0 .. 2 the widening warps, the consumers after them."""
+        clocks for it. worker: from 0 on the widening warps, the consumers after them."""
         f = self.form
         workers = self.first_workers
         queries.widen_item(args, item, smem, smem + f.factors, worker, lane, self.fmt, self.scale_layout, f.int8, -(-queries.ROWS // 8 // workers), workers)
@@ -282,7 +296,7 @@ class Prefill(BlockScoresKernel):
         if const_expr(self.helps):
             if steps > 0:
                 bar_sync(Int32(DESCRIBED), 32 * self.first_workers)
-                self.widen_first(args, queries.described(smem + f.items), smem, queries.WIDENERS + warp, lane)
+                self.widen_first(args, queries.described(smem + f.items), smem, f.wideners + warp, lane)
                 bar_arrive(Int32(WIDENED), 32 * self.first_workers)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:

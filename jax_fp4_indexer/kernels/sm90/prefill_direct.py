@@ -28,14 +28,14 @@ from .form_walk import PlanWalk
 from .prefill import FORMS, ROWS_LOG2, Prefill
 from .prefill_step import arrive_once
 
-FEEDERS = FORMS["direct"].producer_warps
+FEEDERS = FORMS["direct"].wideners
 ROWS = 8 * FEEDERS              # from a block of 8 rows of a warp to its next
 BLOCKS = PAGE // ROWS
 NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}      # or-ed to the scale bytes of a lane: NaN
 
 
 class PrefillDirect(Prefill):
-    k_arrivals = q_arrivals = FEEDERS
+    k_arrivals = FEEDERS
     helps = False
     skips_empty = True
 

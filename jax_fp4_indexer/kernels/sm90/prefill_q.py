@@ -1,4 +1,4 @@
-"""The query side of the staged prefill: warps 1..3 widen an item's 256 rows into a slot of the Q ring, straight from codes and scales.
+"""The query side of the staged prefill: the widening warps bring an item's 256 rows into a slot of the Q ring, straight from codes and scales.
 
 A slot holds four tiles of 64 rows x 128 elements, 128-byte swizzle, K-major. bf16: 16-byte piece c of row r of a tile lies at
 `(c // 8) * 8192 + (r // 8) * 1024 + (r % 8) * 128 + ((c % 8) ^ (r % 8)) * 16`; int8: at `(r // 8) * 1024 + (r % 8) * 128 + (c ^ (r % 8)) * 16`.
@@ -17,10 +17,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ..common import int8 as narrow
-from ..common.asm import and_, ld32, ld_v4, lds32, lds128, shr, sts32, sts_v4
+from ..common.asm import and_, ld32, ld_v4, lds32, lds128, mbarrier_wait, prefetch_line, shr, sts32, sts_v4
 from ..common.widen import groups_of, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
 
-WIDENERS = 3                    # warps
 ROWS = 256
 
 
@@ -62,9 +61,29 @@ def described(desc):
 
 
 @cute.jit
+def place_of(item, row: Int32):
+    """(token, head) of a row of an item."""
+    return (cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1), cutlass.min(item.head + (row >> item.log2), item.head_end - 1))
+
+
+def row_address(args, token: Int32, head: Int32):
+    return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64
+
+
+@cute.jit
+def prefetch_item(args, item, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, warps: cutlass.Constexpr):
+    """Into L2 what `widen_item` will read."""
+    for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
+        token, head = place_of(item, block * 8 + lane // 4)
+        prefetch_line(row_address(args, token, head))
+        prefetch_line(scale_address(args, token, head, lane % 4, fmt, scale_layout))
+
+
+@cute.jit
 def widen_item(args, item, slot: Int32, factors: Int32, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, int8: cutlass.Constexpr,
-               batch: cutlass.Constexpr, warps: cutlass.Constexpr = WIDENERS):
-    """This warp's (0 .. warps - 1) part of the rows of an item; slot, factors: shared addresses; batch: blocks of 8 rows whose loads are in flight."""
+               batch: cutlass.Constexpr, warps: cutlass.Constexpr, free=None):
+    """This warp's (0 .. warps - 1) part of the rows of an item; slot, factors: shared addresses; batch: blocks of 8 rows whose loads are in flight;
+    free: barrier and parity to wait for once the first loads are on their way."""
     part, row8 = lane % 4, lane // 4
     base = slot + row8 * 128 + (part // 2) * (0 if int8 else 8192)
     for first in cutlass.range(warp, ROWS // 8, warps * batch, unroll=1):
@@ -73,15 +92,16 @@ def widen_item(args, item, slot: Int32, factors: Int32, warp: Int32, lane: Int32
         for i in cutlass.range_constexpr(batch):
             # past the end the warp does its first block again
             blocks[i] = blocks[i] if blocks[i] < ROWS // 8 else first
-            row = blocks[i] * 8 + row8
-            token = cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1)
-            head = cutlass.min(item.head + (row >> item.log2), item.head_end - 1)
-            words.append(ld_v4(args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64 + Int64(part * 16)))
+            token, head = place_of(item, blocks[i] * 8 + row8)
+            words.append(ld_v4(row_address(args, token, head) + Int64(part * 16)))
             if const_expr(int8):
                 scales.append(ld32(scale_address(args, token, head, Int32(0), fmt, scale_layout)))
             else:
                 scales.append(load_scales(scale_address(args, token, head, part, fmt, scale_layout), fmt))
         cute.arch.sync_warp()       # keeps the loads together (they are not read-only ones): ptxas would sink each to its use
+        if const_expr(free is not None):
+            if first == warp:
+                mbarrier_wait(*free)
         for i in cutlass.range_constexpr(batch):
             if const_expr(int8):
                 least = least_byte(scales[i])
