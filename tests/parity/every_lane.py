@@ -63,6 +63,8 @@ def snapshot(folder):
     cubins = folder / package.name / "cubins"
     cubins.mkdir()
     (cubins / "__init__.py").touch()
+    # An editable installation's finder comes before every path; Python runs this file after it has put the finder there
+    (folder / "sitecustomize.py").write_text("import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in type(f).__module__]\n")
 
 
 def build(folder, archs):
@@ -74,7 +76,18 @@ def build(folder, archs):
         snapshot(Path(scratch))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)])}
         command = [sys.executable, "-m", "jax_fp4_indexer.aot", "build", "--quiet", "--out", folder, "--arch", ",".join(archs)]
-        return subprocess.run(command, cwd=scratch, env=environment).returncode
+        code = subprocess.run(command, cwd=scratch, env=environment).returncode
+    if code == 0 and all(unaltered(folder, arch) for arch in archs):
+        print(f"every_lane: {folder} holds the package's own kernels: {sys.executable} imports an installed jax_fp4_indexer, whatever its path. "
+              "Use a Python in which it is not installed.", file=sys.stderr)
+        return 1
+    return code
+
+
+def unaltered(folder, arch):
+    """Whether every kernel of an arch is the package's."""
+    own = Path(jax_fp4_indexer.__file__).parent / "cubins" / arch
+    return all(p.read_bytes() == (folder / arch / p.name).read_bytes() for p in own.glob("*.cubin"))
 
 
 def main():
