@@ -178,7 +178,7 @@ class Form:
     blocks: int
 
 
-FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 18), "int8": Form("prefill_int8", "IGMMA", 4, 1, 12), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
+FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 14), "int8": Form("prefill_int8", "IGMMA", 4, 1, 12), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
 
 
 PAGE = ["LDG.E.128", "STS.128", "SYNCS.ARRIVE"]         # what a producer of the direct form does with one, of which no other loop does all
@@ -204,7 +204,7 @@ def products(card, case, form, fmt, layout, share=1.0):
     """share: of the steps that are in this form; 0: the launch finds that there is nothing to do."""
     f, plan, sms = FORMS[form], model_plan.plan(case), card.probe["sms"]
     flow, latencies = flow_of(f"{f.kernel}.{fmt}.{layout}"), card.latencies()
-    launch = card.launch("1x512+190" if form == "direct" else "1x384+200")
+    launch = card.launch("1x384+200" if form == "int8" else "1x512+190")
     if share == 0:
         nothing = flow.reach(["BAR", "LDG"])
         return Time(f.kernel, launch + (flow.alone(nothing, latencies) + card.code(flow.mix_of(nothing).total)) / card.mhz, {})
