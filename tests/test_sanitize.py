@@ -76,6 +76,15 @@ def test_every_pair_of_the_cover_is_run_in_bare_programs_of_one_cta(tmp_path):
     assert sorted(f"{case}={variant}" for case, variants in given.items() for variant in variants) == sorted(cover.pairs((9, 0)))
 
 
+def test_a_gpu_that_is_not_there_is_refused(tmp_path):
+    env = stand_in(tmp_path, CLEAN)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    refused = subprocess.run([*VARIANTS, "--gpus", "0,1"], env=env, capture_output=True, text=True)
+    assert refused.returncode == 1 and "no GPU 1 on this machine. nvidia-smi lists 0" in refused.stderr and not (tmp_path / "commands").exists()
+    assert subprocess.run([*VARIANTS, "--gpus", "0"], env=env, capture_output=True).returncode == 0
+
+
 def test_the_older_name_of_the_filter(tmp_path):
     env = stand_in(tmp_path, CLEAN, HELP="--kernel-regex arg")
     assert subprocess.run(VARIANTS, env=env, capture_output=True).returncode == 0

@@ -59,16 +59,27 @@ def rows(which):
     return [c.name for c in cases.table(None if which == "all" else which)]
 
 
+def gpus_here():
+    """Numbers of this machine's GPUs; [] where nvidia-smi does not say."""
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
 def visible_gpus():
     """What CUDA_VISIBLE_DEVICES may name, one of each; [None]: nothing is known, and nothing is to be set."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given:
-        return given.split(",")
-    try:
-        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout.split()
-    except (OSError, subprocess.CalledProcessError):
-        return [None]
-    return listed or [None]
+    return given.split(",") if given else gpus_here() or [None]
+
+
+def chosen_gpus(text):
+    """The GPUs that --gpus names. Without this every process would die on a GPU that is not there, and be run again in halves."""
+    here, wanted = gpus_here(), text.split(",")
+    strangers = [g for g in wanted if here and g.isdigit() and g not in here]
+    if strangers:
+        raise SystemExit(f"sanitize: --gpus {text}: no GPU {', '.join(strangers)} on this machine. nvidia-smi lists {', '.join(here)}: name some of these, or leave --gpus out for all.")
+    return wanted
 
 
 @functools.cache
@@ -98,7 +109,7 @@ class Sanitizer:
         self.end = self.start + args.time_limit
         self.found = {"tool": args.tool, "rows": args.rows, "clean": [], "errors": [], "died": [], "not_run": [], "deaths": [], "unfinished": [], "processes": []}
         self.runs = 0                   # case-variant pairs
-        gpus = args.gpus.split(",") if args.gpus else visible_gpus()
+        gpus = chosen_gpus(args.gpus) if args.gpus else visible_gpus()
         self.jobs = args.jobs * len(gpus)
         self.slots = queue.SimpleQueue()
         for slot in range(self.jobs):
