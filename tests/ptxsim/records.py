@@ -71,7 +71,7 @@ class Tally:
         most = lambda a, b: {k: max(a.get(k, 0), b.get(k, 0)) for k in {**a, **b}}
         executed, missed = most(self.executed, other.executed), {**self.missed, **other.missed}
         for k in self.missed.keys() & other.missed.keys():
-            size, both = int(self.missed[k].partition(":")[0]), sorted(numbers(self.missed[k]) & numbers(other.missed[k]))
+            size, both = int(self.missed[k].partition(":")[0]), sorted(_numbers(self.missed[k]) & _numbers(other.missed[k]))
             executed[k], missed[k] = round(1 - len(both) / size, 4), f"{size}: {_ranges(both)}"
         return Tally(self.rows + other.rows, self.slots + other.slots, self.exact + other.exact, self.h200 + other.h200, max(self.worst, other.worst),
                      self.reports + other.reports, self.wrong + other.wrong, self.bits ^ other.bits, executed, missed, most(self.phases, other.phases),
@@ -93,7 +93,7 @@ def _ranges(numbers):
     return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in found)
 
 
-def numbers(missed):
+def _numbers(missed):
     """The set of an entry of Tally.missed."""
     parts = [p.partition("-") for p in missed.partition(": ")[2].split(",") if p]
     return {n for a, _, b in parts for n in range(int(a), int(b or a) + 1)}

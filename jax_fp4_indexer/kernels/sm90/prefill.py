@@ -47,7 +47,7 @@ from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_m
 ROWS_LOG2 = 8
 TILES = queries.ROWS // TILE_ROWS
 COST = {forms.INT8: 1, forms.BF16: 2}   # of a step
-SHORT = 4                       # pages of an item that are worked before the widening warps have brought in the rows of the item after the next
+SHORT = 4                       # items of fewer pages are worked sooner than the rows of the next one are widened
 # Named barriers, 0 being the CTA's. Of each, whoever waits does so at one place (synccheck asks for that), and whoever does not need to wait only arrives.
 DESCRIBED, WIDENED, PATTERN = 1, 2, 3   # the first item's description, for the consumers; its rows, for the widening warps; of those warps: what the fill writes
 
