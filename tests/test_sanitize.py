@@ -76,6 +76,13 @@ def test_every_pair_of_the_cover_is_run_in_bare_programs_of_one_cta(tmp_path):
     assert sorted(f"{case}={variant}" for case, variants in given.items() for variant in variants) == sorted(cover.pairs((9, 0)))
 
 
+def test_the_patched_copy_is_imported_whatever_is_installed(tmp_path):
+    """An editable installation's finder comes before every path; `make` installs so."""
+    every_lane.snapshot(tmp_path)
+    found = subprocess.run([sys.executable, "-c", "import jax_fp4_indexer; print(jax_fp4_indexer.__file__)"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True)
+    assert Path(found.stdout.strip()).is_relative_to(tmp_path), found.stdout + found.stderr
+
+
 def test_a_gpu_that_is_not_there_is_refused(tmp_path):
     env = stand_in(tmp_path, CLEAN)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")

@@ -2,7 +2,7 @@
 from jax_fp4_indexer.aot import variants
 from support import oracle
 
-from . import block_scores, cases
+from . import block_scores, cases, kernels
 from .launch import SimError
 
 OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
@@ -21,6 +21,17 @@ def label(variant):
 
 def all_variants():
     return list(variants.VARIANTS)
+
+
+def narrow_decodes(*layouts):
+    """The sm_90a decodes for up to 16 packed rows of these (format, scale layout)."""
+    return [v for v in all_variants() if (v.arch, v.implementation, v.path, v.max_columns) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
+
+
+def compile_all(some):
+    """{launch: compiled kernel} of some variants."""
+    wanted = [k for v in some for k in v.launches]
+    return dict(zip(wanted, kernels.load(wanted)))
 
 
 def quick_variants():

@@ -4,7 +4,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ptxsim import kernels, runs
+from ptxsim import runs
 from ptxsim.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
@@ -37,14 +37,12 @@ ROWS = {
     "more_groups_than_warps": (True, lambda f: batch(f, [2] * 300, [60 * PAGE] + [(53 * i) % 90 for i in range(299)], 1, seed=310)),
     "uniform": (True, lambda f: batch(f, [4] * 2, [70 * PAGE] * 2, 64, 16, seed=312, causal=False)),
 }
-VARIANTS = [v for v in runs.all_variants() if (v.arch, v.implementation, v.path, v.max_columns) == ("sm_90a", "native", "decode", 16)
-            and (v.format, v.scale_layout) in (("nvfp4", "public"), ("mxfp4", "preordered_mma"))]
+VARIANTS = runs.narrow_decodes(("nvfp4", "public"), ("mxfp4", "preordered_mma"))
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    wanted = [k for v in VARIANTS for k in v.launches]
-    return dict(zip(wanted, kernels.load(wanted)))
+    return runs.compile_all(VARIANTS)
 
 
 @pytest.mark.parametrize("schedule", ("eager", "lazy", "random:1"))

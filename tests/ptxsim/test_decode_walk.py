@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ptxsim import cases as rows
-from ptxsim import kernels, runs
+from ptxsim import runs
 from ptxsim.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
@@ -43,14 +43,12 @@ ROWS = {
     "tiles": lambda f: batch(f, [9] * 7, [(3 + 5 * i) * PAGE - 31 * i for i in range(7)], 4, seed=426),
     **{f"sequences_{count}": _sequences(count) for count in (MOST - 1, MOST, MOST + 1, MOST + 2)},
 }
-VARIANTS = [v for v in runs.all_variants() if (v.arch, v.implementation, v.path, v.max_columns) == ("sm_90a", "native", "decode", 16)
-            and (v.format, v.scale_layout) in (("nvfp4", "preordered_mma"), ("mxfp4", "public"))]
+VARIANTS = runs.narrow_decodes(("nvfp4", "preordered_mma"), ("mxfp4", "public"))
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    wanted = [k for v in VARIANTS for k in v.launches]
-    return dict(zip(wanted, kernels.load(wanted)))
+    return runs.compile_all(VARIANTS)
 
 
 @pytest.mark.parametrize("name", ROWS)
