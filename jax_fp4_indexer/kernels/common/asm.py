@@ -214,11 +214,6 @@ def ldg32_if(flag, addr):
     return asm("{ .reg .pred p; mov.b32 $0, 0; setp.ne.b32 p, $1, 0; @p ld.global.nc.b32 $0, [$2]; }", [Int32], [flag, addr], "=&r,r,l", pure=False)
 
 
-def prefetch_line(addr):
-    """The line of an address into L2."""
-    asm("prefetch.global.L2 [$0];", [], [addr], "l")
-
-
 def ldg_u16(addr, offset=0):
     return asm(f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
 
@@ -313,6 +308,21 @@ def bulk_stores_commit():
 def bulk_stores_have_read():
     """Until all of this thread's bulk stores are done with shared memory."""
     asm("cp.async.bulk.wait_group.read 0;", [], [], "")
+
+
+def copy16(dst, src):
+    """16 bytes from global src to shared dst, in flight until `copies_arrive`."""
+    asm("cp.async.cg.shared.global [$0], [$1], 16;", [], [dst, src], "r,l")
+
+
+def copy4(dst, src):
+    """The same with four bytes."""
+    asm("cp.async.ca.shared.global [$0], [$1], 4;", [], [dst, src], "r,l")
+
+
+def copies_arrive(bar):
+    """Every lane arrives once its copies so far have landed; the barrier counts lanes."""
+    asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", [], [bar], "r")
 
 
 def fence_mbarrier_init():

@@ -6,20 +6,18 @@ walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MX
 `bf16` over the others; either leaves at once where it has no steps. The bits are the same: int8 is used where both are exact.
 
     warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
-    warps 1..     widen   queries of the items into a ring (prefill_q.py), items ahead of the consumers (bf16: 7 warps, int8: 3); where they are ahead, and to the
-                          end of the work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; prefill_fill.py)
-    others        score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each) (prefill_step.py)
+    warps 1..3    copy    queries of the items into a ring, packed as they are (prefill_q.py), items ahead of the consumers; where they are ahead, and to the end of the
+                          work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; prefill_fill.py)
+    others        score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each): at an item's start they widen its rows into registers,
+                          where they stay as the A operand of every product (prefill_step.py)
 
     barrier        arrivals a phase                   completed when
     k_full[s]      1 + bytes of the page              page lies in stage s
     k_empty[s]     1 a consumer warp                  all products with it are done
-    q_full[s]      1 a widening warp                  rows and description lie in slot s
-    q_empty[s]     1 a consumer warp                  the last product of the item is done
+    q_full[s]      1 a lane that copies, 1            rows and description lie in slot s
+    q_empty[s]     1 a consumer warp                  the rows are in registers
 A ring slot is first waited for with the parity of the phase before, so that fresh barriers pass. A share of no steps touches no barrier: all roles
 agree on its length before the first wait.
-
-Two slots of queries hold an item and the next. So the one behind an item of a page or two is widened while that is worked, which takes twice as long: its rows are brought into
-L2 as long as its slot is not free, the first of them into registers, and bf16 has as many widening warps as there are registers for.
 
 A page is *full* for a warpgroup if all of its rows see every key of it; else a second copy of the step masks: column c of a row counts iff
 128 * page + c <= last_key of the row's token. That covers the diagonal, offsets and the tail of a sequence alike.
@@ -28,52 +26,51 @@ import dataclasses
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int8, Int32, Int64, const_expr
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.arch import REGISTERS_PER_SM
-from ...configs.block_scores import HEAD_DIM, PAGE
+from ...configs.block_scores import HEAD_DIM, PAGE, Scratch
 from ..common import fill, int8, plan
-from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, bulk_stores_have_read, fence_async_shared, fence_mbarrier_init, lane_here, ldg32, ldg_f32, lds32, lds128,
-                          mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, stg_f32_if, sts_v4)
+from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, bulk_stores_have_read, copies_arrive, fence_mbarrier_init, lane_here, ldg32, ldg_f32,
+                          lds32, lds128, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, select, stg_f32_if, sts_v4)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
 from . import prefill_q as queries
 from .form_walk import FormWalk, PlanWalk
 from .prefill_fill import fill_unit, write_pattern
-from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, new_mma, quad_max, step
+from .prefill_step import TILE_ROWS, arrive_once, columns_up_to, quad_max, step
+from .wgmma import tile_descriptor
 
 ROWS_LOG2 = 8
 TILES = queries.ROWS // TILE_ROWS
 COST = {forms.INT8: 1, forms.BF16: 2}   # of a step
-SHORT = 4                       # items of fewer pages are worked sooner than the rows of the next one are widened
-# Named barriers, 0 being the CTA's. Of each, whoever waits does so at one place (synccheck asks for that), and whoever does not need to wait only arrives.
-DESCRIBED, WIDENED, PATTERN = 1, 2, 3   # the first item's description, for the consumers; its rows, for the widening warps; of those warps: what the fill writes
+# Named barriers, 0 being the CTA's: the copying warps' first item is on its way, for the loading warp; of the copying warps: what the fill writes.
+ASKED, PATTERN = 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """stages, slots: K ring, Q ring; tiles: WGMMA tiles of a consumer warpgroup; registers of producers and consumers; batch: see widen_item;
-    wideners: producer warps that widen queries; pattern_bytes: of what the fill writes (prefill_fill.py)."""
+    """stages, slots: K ring, Q ring; slot_bytes: of the latter; tiles: WGMMA tiles of a consumer warpgroup; registers of producers and consumers;
+    q_arrivals: a phase of q_full; pattern_bytes: of what the fill writes (prefill_fill.py)."""
     int8: bool
     stages: int
     slots: int
     tiles: int
     registers: tuple
-    batch: int
     producer_warps: int
-    wideners: int
+    slot_bytes: int
+    q_arrivals: int
     pattern_bytes: int = 0
 
     def __post_init__(self):
-        size = 1 if self.int8 else 2
-        place = dict(page_bytes=PAGE * HEAD_DIM * size, slot_bytes=queries.ROWS * HEAD_DIM * size, consumer_warps=4 * TILES // self.tiles)
-        # shared memory: Q ring, K ring, descriptions, factors of rows, what is said of pages, barriers, what the fill writes
-        place["k_ring"] = self.slots * place["slot_bytes"]
-        place["items"] = place["k_ring"] + self.stages * place["page_bytes"]
-        place["factors"] = place["items"] + self.slots * 64
-        place["infos"] = place["factors"] + (self.slots * queries.ROWS * 4 if self.int8 else 0)
+        row_bytes = HEAD_DIM * (1 if self.int8 else 2)
+        place = dict(row_bytes=row_bytes, page_bytes=PAGE * row_bytes, consumer_warps=4 * TILES // self.tiles)
+        # shared memory: K ring, Q ring, descriptions, what is said of pages, barriers, what the fill writes
+        place["k_ring"] = 0
+        place["q_ring"] = self.stages * place["page_bytes"]
+        place["items"] = place["q_ring"] + self.slots * self.slot_bytes
+        place["infos"] = place["items"] + self.slots * queries.DESCRIPTION
         place["k_full"] = place["infos"] + self.stages * 16
         place["k_empty"] = place["k_full"] + self.stages * 8
         place["q_full"] = place["k_empty"] + self.stages * 8
@@ -88,16 +85,18 @@ class Form:
             raise ValueError(f"prefill: registers {self.registers} are more than {threads} threads start with")
 
 
-FORMS = {"bf16": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8, wideners=7, pattern_bytes=1536),
-         "int8": Form(True, stages=5, slots=3, tiles=1, registers=(64, 104), batch=4, producer_warps=4, wideners=3, pattern_bytes=4096),
-         "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), batch=2, producer_warps=8, wideners=8)}
+COPIERS = 3
+PACKED = dict(producer_warps=1 + COPIERS, slot_bytes=queries.SLOT_BYTES, q_arrivals=32 * COPIERS + 1)      # how queries lie in the ring; "direct": widened
+FORMS = {"bf16": Form(False, stages=5, slots=3, tiles=2, registers=(56, 224), pattern_bytes=1536, **PACKED),
+         "int8": Form(True, stages=10, slots=3, tiles=1, registers=(32, 112), pattern_bytes=4096, **PACKED),
+         "direct": Form(False, stages=3, slots=2, tiles=2, registers=(56, 200), producer_warps=8, slot_bytes=queries.ROWS * HEAD_DIM * 2, q_arrivals=8)}
 
 
 class Prefill(BlockScoresKernel):
     """fmt "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma", form "bf16" | "int8" (mxfp4 only). prefill_direct.py has the form without a K pre-pass,
     with another role for the producers."""
     k_arrivals = 1                  # a phase of k_full
-    helps = True                    # the consumers widen the first item, too (`widen_first`)
+    in_registers = True             # rows of an item: widened by the consumers into registers, else by the producers into the slot
     skips_empty = False             # a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
 
     def __init__(self, fmt, scale_layout, form="bf16"):
@@ -105,7 +104,6 @@ class Prefill(BlockScoresKernel):
         self.name = f"block_scores.prefill{'' if form == 'bf16' else f'_{form}'}.{fmt}.{scale_layout}"
         self.block = (32 * (self.form.producer_warps + self.form.consumer_warps), 1, 1)
         self.dynamic_shared_bytes = self.form.shared_bytes
-        self.first_workers = self.form.wideners + self.form.consumer_warps        # warps that widen the first item
         self.two_forms = fmt == "mxfp4"
         self.which = forms.INT8 if form == "int8" else forms.BF16
         self.walk = FormWalk(self.which) if self.two_forms else PlanWalk()
@@ -120,13 +118,12 @@ class Prefill(BlockScoresKernel):
         layout = plan.scratch_layout(args)
         # As a number that it has to keep, the compiler does not work out the base of shared memory anew in every step.
         smem = opaque(cute.arch.get_dyn_smem(cutlass.Uint8, 1024).toint())
-        memory = cute.make_ptr(cutlass.Uint8, smem, cute.AddressSpace.smem, assumed_align=1024)
         if (warp == 0) & (lane == 0):
             for s in cutlass.range_constexpr(f.stages):
                 mbarrier_init(smem + (f.k_full + 8 * s), self.k_arrivals)
                 mbarrier_init(smem + (f.k_empty + 8 * s), f.consumer_warps)
             for s in cutlass.range_constexpr(f.slots):
-                mbarrier_init(smem + (f.q_full + 8 * s), f.wideners)
+                mbarrier_init(smem + (f.q_full + 8 * s), f.q_arrivals)
                 mbarrier_init(smem + (f.q_empty + 8 * s), f.consumer_warps)
             fence_mbarrier_init()
         cute.arch.sync_threads()
@@ -135,14 +132,14 @@ class Prefill(BlockScoresKernel):
             self.produce(args, layout, smem, cta, ctas, warp, lane)
         else:
             cute.arch.setmaxregister_increase(f.registers[1])
-            self.score(args, memory, smem, cta, ctas, warp - f.producer_warps, lane)
+            self.score(args, smem, cta, ctas, warp - f.producer_warps, lane)
 
     @cute.jit
     def produce(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
         if warp == 0:
             self.load(args, layout, smem, cta, ctas)
         else:
-            self.widen(args, layout, smem, cta, ctas, warp - 1, lane)
+            self.copy(args, layout, smem, cta, ctas, warp - 1, lane)
 
     # ---------------------------------------------------------------- key pages
     @cute.jit
@@ -151,7 +148,7 @@ class Prefill(BlockScoresKernel):
         first, left = self.walk.share(args, cta, ctas)
         if left > 0:
             pool = args.scratch.toint() + (layout.narrow if f.int8 else layout.wide)
-            stage, parity = Int32(0), Int32(1)
+            stage, parity, opening = Int32(0), Int32(1), Int32(1)
             at, skip = self.walk.start(args, layout, first)
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
@@ -170,6 +167,9 @@ class Prefill(BlockScoresKernel):
                         mbarrier_expect_tx(full, f.page_bytes)
                         bulk_load_shared_often(smem + f.k_ring + stage * f.page_bytes, source, f.page_bytes, full)
                     word, following = following, later
+                    if opening != 0:        # a ring of pages for every CTA takes longer to come than the first queries, which nothing can start without
+                        bar_sync(Int32(ASKED), 32 * f.producer_warps)
+                        opening = Int32(0)
                     stage = stage + 1
                     if stage == f.stages:
                         stage = Int32(0)
@@ -187,45 +187,37 @@ class Prefill(BlockScoresKernel):
 
     # ---------------------------------------------------------------- queries and -inf
     @cute.jit
-    def widen(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, w: Int32, lane: Int32):
+    def copy(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, w: Int32, lane: Int32):
         f = self.form
-        unit, units = Int64(cta * f.wideners + w), Int64(0)
+        unit, units = Int64(cta * COPIERS + w), Int64(0)
+        falls = ldg32(args.scratch.toint(), Scratch.FALLS)
+        first, left = self.walk.share(args, cta, ctas)
         if (args.first_page == 0) & self.fills(args):
             units = fill.fill_units(args)
-        stride = Int64(ctas * f.wideners)
+        stride = Int64(ctas * COPIERS)
         if units > Int64(0):
-            write_pattern(args, smem + f.pattern, f.pattern_bytes, w, lane, f.wideners, PATTERN)
-        first, left = self.walk.share(args, cta, ctas)
+            write_pattern(falls, smem + f.pattern, f.pattern_bytes, w, lane, COPIERS, PATTERN)
         if left > 0:
-            slot, parity = Int32(0), Int32(1)
+            slot, parity, opening = Int32(0), Int32(1), Int32(1)
             at, skip = self.walk.start(args, layout, first)
-            opening, before = Int32(1), Int32(SHORT)    # pages of the item before
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
-                free = smem + f.q_empty + slot * 8
+                full, empty = smem + f.q_full + slot * 8, smem + f.q_empty + slot * 8
                 if unit < units:
                     # Only who is ahead of the consumers has the time: of short items, and at the start, they would wait for it.
-                    if cute.arch.make_warp_uniform(mbarrier_passed(free, parity)) == 0:
+                    if cute.arch.make_warp_uniform(mbarrier_passed(empty, parity)) == 0:
                         fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
                         unit = unit + stride
-                if before < SHORT:
-                    if cute.arch.make_warp_uniform(mbarrier_passed(free, parity)) == 0:
-                        queries.prefetch_item(args, item, w, lane, self.fmt, self.scale_layout, f.wideners)
-                before = pages
-                if opening != 0:                        # the slot is free
-                    self.describe(args, item, smem, slot, pages, w, lane)
-                    bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)
-                    self.widen_first(args, item, smem, w, lane)
-                    bar_sync(Int32(WIDENED), 32 * self.first_workers)          # and then say so on q_full, for all
+                mbarrier_wait(empty, parity)
+                queries.copy_item(args, item, smem + f.q_ring + slot * f.slot_bytes, w, lane, self.fmt, self.scale_layout, COPIERS)
+                copies_arrive(full)
+                if (w == 0) & (lane == 0):
+                    queries.describe(smem + f.items + slot * queries.DESCRIPTION, item, item.flat - args.first_page, pages)
+                    mbarrier_arrive(full)
+                if opening != 0:
+                    bar_arrive(Int32(ASKED), 32 * f.producer_warps)
                     opening = Int32(0)
-                else:
-                    queries.widen_item(args, item, smem + slot * f.slot_bytes, smem + f.factors + slot * (queries.ROWS * 4), w, lane, self.fmt, self.scale_layout,
-                                       f.int8, f.batch, f.wideners, (free, parity))
-                    self.describe(args, item, smem, slot, pages, w, lane)
-                    fence_async_shared()
-                    cute.arch.sync_warp()
-                arrive_once(smem + f.q_full + slot * 8)
                 slot = slot + 1
                 if slot == f.slots:
                     slot = Int32(0)
@@ -239,20 +231,6 @@ class Prefill(BlockScoresKernel):
             unit = unit + stride
         bulk_stores_have_read()
 
-    @cute.jit
-    def describe(self, args, item, smem: Int32, slot: Int32, pages: Int32, w: Int32, lane: Int32):
-        if (w == 0) & (lane == 0):
-            queries.describe(smem + self.form.items + slot * 64, item, item.flat - args.first_page, pages)
-
-    @cute.jit
-    def widen_first(self, args, item, smem: Int32, worker: Int32, lane: Int32):
-        """This warp's part of the first item, which all warps but that of the pages widen: the consumers have nothing else to do, and three warps take 6,000
-        clocks for it. worker: from 0 on the widening warps, the consumers after them."""
-        f = self.form
-        workers = self.first_workers
-        queries.widen_item(args, item, smem, smem + f.factors, worker, lane, self.fmt, self.scale_layout, f.int8, -(-queries.ROWS // 8 // workers), workers)
-        fence_async_shared()
-
     def fills(self, args):
         """Is the -inf fill this kernel's? Of two the one whose steps take longer: it has the time."""
         if not self.two_forms:
@@ -263,26 +241,15 @@ class Prefill(BlockScoresKernel):
 
     # ---------------------------------------------------------------- scores
     @cute.jit
-    def operands(self, memory):
-        """(A fragments of the Q ring, B fragments of the K ring, shape of an accumulator)"""
-        f = self.form
-        dtype = Int8 if f.int8 else BFloat16
-        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, dtype)
-        q_layout = cute.tile_to_shape(atom, (TILE_ROWS, HEAD_DIM, f.slots * TILES), order=(0, 1, 2))
-        k_layout = cute.tile_to_shape(atom, (PAGE, HEAD_DIM, f.stages), order=(0, 1, 2))
-        q = cute.make_tensor(cute.recast_ptr(memory, q_layout.inner, dtype=dtype), q_layout.outer)
-        k = cute.make_tensor(cute.recast_ptr(memory + f.k_ring, k_layout.inner, dtype=dtype), k_layout.outer)
-        mma = new_mma(f.int8)
-        thread = mma.get_slice(0)
-        return mma.make_fragment_A(thread.partition_A(q)), mma.make_fragment_B(thread.partition_B(k)), mma.partition_shape_C((TILE_ROWS, PAGE))
-
-    @cute.jit
-    def score(self, args, memory, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
+    def score(self, args, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
         f = self.form
         group = warp // 4
-        a, b, shape = self.operands(memory)
         kind = Int32 if f.int8 else Float32
-        accs = [cute.make_rmem_tensor(shape, kind) for _ in range(f.tiles)]
+        operands = [cute.make_rmem_tensor(f.row_bytes // 8, Int32) for _ in range(f.tiles)] if self.in_registers else []
+        for t in cutlass.range_constexpr(len(operands)):
+            for i in cutlass.range_constexpr(f.row_bytes // 8):
+                operands[t][i] = Int32(0)
+        keys = tile_descriptor(smem + f.k_ring)
         row = group * (f.tiles * TILE_ROWS) + (warp % 4) * 16 + lane // 4      # of the first tile, first half
         if const_expr(f.tiles == 2):
             my_row = row + ((lane & 2) // 2) * TILE_ROWS + (lane & 1) * 8
@@ -293,39 +260,33 @@ class Prefill(BlockScoresKernel):
         limits = [Int32(0)] * (2 * f.tiles)
         addr, scale, factor = Int64(0), Float32(0.0), Float32(0.0)
         _, steps = self.walk.share(args, cta, ctas)
-        if const_expr(self.helps):
-            if steps > 0:
-                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)
-                self.widen_first(args, queries.described(smem + f.items), smem, f.wideners + warp, lane)
-                bar_arrive(Int32(WIDENED), 32 * self.first_workers)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:
                 mbarrier_wait(smem + f.q_full + slot * 8, q_parity)
-                left, place, full, rows, limits, mine, exists, addr, scale = self.open_item(args, smem + f.items + slot * 64, group, row, my_row, lane)
-                if const_expr(f.int8):
-                    factor = bits_f32(lds32(smem + f.factors + slot * (queries.ROWS * 4) + my_row * 4))
+                left, place, full, rows, limits, mine, exists, addr, scale = self.open_item(args, smem + f.items + slot * queries.DESCRIPTION, group, row, my_row, lane)
+                if const_expr(self.in_registers):
+                    factor = self.take_rows(operands, smem + f.q_ring + slot * f.slot_bytes, row, lane_here())
+                    cute.arch.sync_warp()
+                    slot, q_parity = self.give_back(smem, slot, q_parity)
                 mbarrier_wait(smem + f.k_full + stage * 8, k_parity)
                 page = cute.arch.make_warp_uniform(lds32(smem + f.infos + stage * 16)) - place
             mbarrier_wait(smem + f.k_full + stage * 8, k_parity)
             # `page` is known from the page before: which copy of the step to take need not wait for this
             _, next_page, page_factor, _ = lds128(smem + f.infos + stage * 16)
-            tile = slot * TILES + group * f.tiles
             k_empty = smem + f.k_empty + stage * 8
             maxima = [kind(0) for _ in range(2 * f.tiles)]
+            tiles, b = self.operands_of(operands, smem, slot, group), keys + Int64(stage * (f.page_bytes >> 4))
             if const_expr(not self.skips_empty):
-                maxima = self.products(accs, a, b, tile, stage, k_empty, limits, page, full)
+                maxima = self.products(tiles, b, k_empty, limits, page, full)
             elif rows != 0:
-                maxima = self.products(accs, a, b, tile, stage, k_empty, limits, page, full)
+                maxima = self.products(tiles, b, k_empty, limits, page, full)
             else:
                 cute.arch.sync_warp()
                 arrive_once(k_empty)
             left = left - 1
-            if left == 0:
-                arrive_once(smem + f.q_empty + slot * 8)
-                slot = slot + 1
-                if slot == f.slots:
-                    slot = Int32(0)
-                    q_parity = q_parity ^ 1
+            if const_expr(not self.in_registers):
+                if left == 0:
+                    slot, q_parity = self.give_back(smem, slot, q_parity)
             best = quad_max(maxima, lane)
             if const_expr(f.int8):
                 best = Float32(best) * (factor * bits_f32(page_factor)) * scale         # exact but for `scale`: powers of two within the windows
@@ -343,12 +304,38 @@ class Prefill(BlockScoresKernel):
                 k_parity = k_parity ^ 1
 
     @cute.jit
-    def products(self, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, limits, page: Int32, full: Int32):
+    def give_back(self, smem: Int32, slot: Int32, parity: Int32):
+        """A slot of queries to the producers; the next one and its parity."""
+        arrive_once(smem + self.form.q_empty + slot * 8)
+        slot = slot + 1
+        if slot == self.form.slots:
+            slot = Int32(0)
+            parity = parity ^ 1
+        return slot, parity
+
+    @cute.jit
+    def take_rows(self, operands, slot: Int32, row: Int32, lane: Int32):
+        """The thread's rows out of a slot (shared address) into its A operands. Returns int8's factor of the row that it stores, 2^(least exponent - 128)."""
+        factor = Float32(1.0)
+        if const_expr(self.form.int8):
+            low, high = queries.widen_int8(operands[0], slot, row, lane)
+            factor = bits_f32(int8.unit_bits(select(lane & 2, Int32(0), low, high)))
+        else:
+            for t in cutlass.range_constexpr(self.form.tiles):
+                queries.widen_bf16(operands[t], slot, row + t * TILE_ROWS, lane, self.fmt)
+        return factor
+
+    def operands_of(self, operands, smem, slot, group):
+        """A operand of each tile of the warpgroup."""
+        return [[x[i] for i in range(self.form.row_bytes // 8)] for x in operands]
+
+    @cute.jit
+    def products(self, tiles, b: Int64, k_empty: Int32, limits, page: Int32, full: Int32):
         maxima = [(Int32 if self.form.int8 else Float32)(0) for _ in range(2 * self.form.tiles)]
         if page < full:
-            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [None] * len(limits))
+            maxima = step(self.form.int8, tiles, b, k_empty, [None] * len(limits))
         else:
-            maxima = step(self.form.int8, accs, a, b, tile, stage, k_empty, [columns_up_to(x - page * PAGE) for x in limits])
+            maxima = step(self.form.int8, tiles, b, k_empty, [columns_up_to(x - page * PAGE) for x in limits])
         return maxima
 
     @cute.jit

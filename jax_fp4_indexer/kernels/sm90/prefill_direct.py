@@ -3,14 +3,14 @@
 A widened page is 32 KB, written and read back: 3.5 times what its codes are, and worth it only where several items read it. Here each item
 that meets a page widens it for itself, straight from codes and scales into the K ring, so that there is neither a pre-pass over the pages nor
 memory for it, and the page list is worked in one go whatever its length. Ring, barriers, items and scores are those of prefill.py; only the
-producers differ:
+producers differ, and where the consumers' A operand is: eight producer warps leave no registers for it, so queries are widened into the Q ring.
 
     warps 0..7    feed    an item's queries into the Q ring, then the rows of its pages into the K ring, 16 rows of a page a warp; between items, and
                           to the end of the work, their share of the -inf fill
 
-A lane takes 32 elements of a row: 16 bytes of codes and their scales. As soon as a block of 8 rows is taken out of the registers, the next page's
-is loaded into them, so that a load has the time of a whole page. Lanes of the upper half of a row swap their words (first with third, second with
-fourth): eight lanes that store together then hit eight different 16-byte columns of shared memory.
+A lane takes a quarter of a row: 16 bytes of codes and their scales. As soon as a block of 8 rows is taken out of the registers, the next page's is loaded into them,
+so that a load has the time of a whole page. Rows of queries and keys lie as prepare.py lays out keys, four bytes of each quarter in a piece (8 rows of four lanes
+then hit all banks): a score sums in the order of the staged prefill, and has its bits.
 
 MXFP4: rows that bf16 does not hold are flagged here, page by page, as prepare.py does for staged pages: page_flags by atomic maximum, the header's flag
 by atomic or; the plan's launch has cleared both.
@@ -21,22 +21,31 @@ from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, KEY_WINDOW, PAGE, QUERY_CHUNK
 from ..common import fill
-from ..common.asm import (fence_async_shared, ld_v4, ldg32, mbarrier_wait, outside, red_max, red_or, redux, select, shfl_idx, shr, sts_v4)
-from ..common.widen import groups_of, key_scale, load_scales, tile_bytes, tiled_offset, widen_key_word
+from ..common.asm import (fence_async_shared, ld_v4, ldg32, mbarrier_wait, outside, red_max, red_or, redux, shfl_idx, shr, sts32, sts_v4)
+from ..common.widen import groups_of, key_scale, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_key_word, widen_word
 from . import prefill_q as queries
 from .form_walk import PlanWalk
 from .prefill import FORMS, ROWS_LOG2, Prefill
-from .prefill_step import arrive_once
+from .prefill_step import TILE_ROWS, arrive_once
+from .wgmma import tile_descriptor
 
-FEEDERS = FORMS["direct"].wideners
+FEEDERS = FORMS["direct"].producer_warps
 ROWS = 8 * FEEDERS              # from a block of 8 rows of a warp to its next
 BLOCKS = PAGE // ROWS
+Q_BATCH = 2                     # blocks of 8 query rows of a warp whose loads are in flight
 NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}      # or-ed to the scale bytes of a lane: NaN
+
+
+def store_pairs(base, j, half, offset, pairs):
+    """The pairs of word j of a quarter into their pieces 4 * j + p. base: the row's address + 4 * quarter, and in bits 4..6, which the swizzle turns, row % 8;
+    half: bytes from the first eight pieces to the others."""
+    for p, pair in enumerate(pairs):
+        sts32(base ^ ((j % 2 * 4 + p) * 16), j // 2 * half + offset, pair)
 
 
 class PrefillDirect(Prefill):
     k_arrivals = FEEDERS
-    helps = False
+    in_registers = False
     skips_empty = True
 
     def __init__(self, fmt, scale_layout):
@@ -66,8 +75,8 @@ class PrefillDirect(Prefill):
                 nan = self.load_page(args, item, shfl_idx(ids, Int32(0)), codes, scales, warp, lane)
                 mbarrier_wait(smem + f.q_empty + slot * 8, q_parity)
                 if (warp == 0) & (lane == 0):
-                    queries.describe(smem + f.items + slot * 64, item, item.flat, pages)
-                queries.widen_item(args, item, smem + slot * f.slot_bytes, Int32(0), warp, lane, self.fmt, self.scale_layout, False, f.batch, FEEDERS)
+                    queries.describe(smem + f.items + slot * queries.DESCRIPTION, item, item.flat, pages)
+                self.widen_item(args, item, smem + f.q_ring + slot * f.slot_bytes, warp, lane)
                 fence_async_shared()
                 cute.arch.sync_warp()
                 arrive_once(smem + f.q_full + slot * 8)
@@ -110,6 +119,31 @@ class PrefillDirect(Prefill):
         if const_expr(self.flagged):
             if (cta == 0) & (warp == 1):
                 self.flag_queries(args, layout, lane)
+
+    # ---------------------------------------------------------------- queries
+    @cute.jit
+    def widen_item(self, args, item, slot: Int32, warp: Int32, lane: Int32):
+        """This warp's part of the rows of an item, four blocks of 8 rows, widened into a slot: tiles of 64 rows, laid out as a page of 64."""
+        part, row8 = lane % 4, lane // 4
+        base = slot + row8 * 144 + part * 4
+        for first in cutlass.range(warp, queries.ROWS // 8, FEEDERS * Q_BATCH, unroll=1):
+            words, scales = [], []
+            for i in cutlass.range_constexpr(Q_BATCH):
+                token, head = queries.place_of(item, (first + FEEDERS * i) * 8 + row8)
+                words.append(ld_v4(queries.row_address(args, token, head) + Int64(part * 16)))
+                scales.append(load_scales(queries.scale_address(args, token, head, part, self.fmt, self.scale_layout), self.fmt))
+            cute.arch.sync_warp()       # keeps the loads together (they are not read-only ones): ptxas would sink each to its use
+            for i in cutlass.range_constexpr(Q_BATCH):
+                block = first + FEEDERS * i
+                factor = query_scales_of_quarter(scales[i], self.fmt)
+                dst = base + (block // 8) * 16384 + (block % 8) * 1024
+                for j in cutlass.range_constexpr(4):
+                    store_pairs(dst, j, 8192, 0, widen_word(words[i][j], factor[j // 2]))
+
+    def operands_of(self, operands, smem, slot, group):
+        f = self.form
+        first = tile_descriptor(smem + f.q_ring + slot * f.slot_bytes + group * (f.tiles * TILE_ROWS * f.row_bytes))
+        return [first + Int64(t * (TILE_ROWS * f.row_bytes >> 4)) for t in range(f.tiles)]
 
     # ---------------------------------------------------------------- loads
     @cute.jit
@@ -157,9 +191,8 @@ class PrefillDirect(Prefill):
     def widen_page(self, args, item, next_id: Int32, nan: Int32, counted: Int32, stage: Int32, codes, scales, warp: Int32, lane: Int32):
         """The page in the registers into the ring; page `next_id` into the registers, if it exists. nan: NAN_SCALES make it a page of NaN.
         Returns (the same for the next page; MXFP4: 128 - the first row of this lane with a counted exponent outside the window, or 0)."""
-        part, row8 = lane % 4, lane // 4
-        upper = part // 2
-        base = stage + warp * 1024 + row8 * 128 + upper * 16384
+        row8 = lane // 4
+        base = stage + warp * 1024 + row8 * 144 + lane % 4 * 4
         next_nan, bad = Int32(NAN_SCALES[self.fmt]), Int32(0)
         if (next_id >= 0) & (next_id < args.num_pages):
             next_nan = Int32(0)
@@ -169,14 +202,11 @@ class PrefillDirect(Prefill):
             if next_nan == 0:
                 self.load_block(code_at, scale_at, codes, scales, i)
             cute.arch.sync_warp()       # keeps the loads here
-            words = [select(upper, Int32(0), words[j], words[j ^ 2]) for j in range(4)]
             factors = [key_scale(raw, self.fmt)] * 2
             if const_expr(self.fmt == "nvfp4"):
-                low, high = raw, shr(raw, 8)
-                factors = [key_scale(select(upper, Int32(0), a, b), self.fmt) for a, b in ((low, high), (high, low))]
+                factors[1] = key_scale(shr(raw, 8), self.fmt)
             for j in cutlass.range_constexpr(4):
-                to = ((part % 2) * 4 + j) ^ row8 ^ (upper * 2)
-                sts_v4(base + to * 16 + i * ROWS * 128, widen_key_word(words[j], factors[j // 2], self.fmt))
+                store_pairs(base, j, 16384, i * ROWS * 128, widen_key_word(words[j], factors[j // 2], self.fmt))
             if const_expr(self.flagged):
                 row = warp * 8 + row8 + i * ROWS
                 if (row < counted) & (raw != 255):

@@ -5,17 +5,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...configs.block_scores import Scratch
 from ..common import fill
-from ..common.asm import (bar_sync, bulk_store, bulk_stores_commit, fence_async_shared, ldg32, lowest_bit, shl_by, shr_by, sts_v4)
+from ..common.asm import (bar_sync, bulk_store, bulk_stores_commit, fence_async_shared, lowest_bit, shl_by, shr_by, sts_v4)
 
 CHUNK_BYTES = 128 * 4
 
 
 @cute.jit
-def write_pattern(args, pattern: Int32, size: cutlass.Constexpr, warp: Int32, lane: Int32, warps: cutlass.Constexpr, barrier: cutlass.Constexpr):
-    """Warps 0 .. warps - 1 write `size` bytes of what the fill writes to shared address `pattern`."""
-    bits = fill.fill_bits(ldg32(args.scratch.toint(), Scratch.FALLS))
+def write_pattern(falls: Int32, pattern: Int32, size: cutlass.Constexpr, warp: Int32, lane: Int32, warps: cutlass.Constexpr, barrier: cutlass.Constexpr):
+    """Warps 0 .. warps - 1 write `size` bytes of what the fill writes to shared address `pattern`. falls: the plan's word of that name."""
+    bits = fill.fill_bits(falls)
     for i in cutlass.range(warp * 32 + lane, size // 16, warps * 32, unroll=1):
         sts_v4(pattern + i * 16, [bits, bits, bits, bits])
     fence_async_shared()

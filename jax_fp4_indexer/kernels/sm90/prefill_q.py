@@ -1,26 +1,32 @@
-"""The query side of the staged prefill: the widening warps bring an item's 256 rows into a slot of the Q ring, straight from codes and scales.
+"""The query side of the staged prefill: packed rows of an item come to shared memory as they are, the consumers widen their own into registers.
 
-A slot holds four tiles of 64 rows x 128 elements, 128-byte swizzle, K-major. bf16: 16-byte piece c of row r of a tile lies at
-`(c // 8) * 8192 + (r // 8) * 1024 + (r % 8) * 128 + ((c % 8) ^ (r % 8)) * 16`; int8: at `(r // 8) * 1024 + (r % 8) * 128 + (c ^ (r % 8)) * 16`.
-A lane takes 16 bytes of codes (32 elements), a warp 8 rows at a time. Rows that do not exist (head or token past the end) repeat one that
+A slot holds the codes of 256 rows (64 bytes each), behind them their scale bytes (SCALE_ROOM each) and the item's description. The copying warps bring it there by
+cp.async, with no register and no wait in between: `full` completes when all of it lies there. Rows that do not exist (head or token past the end) repeat one that
 does; nobody stores their scores.
 
-Beside the rows the slot carries the item's description, 12 words that the consumers read, and in int8 a factor a row, 2^(least exponent - 128):
+A thread of a warpgroup holds, of an m64 tile, the rows `16 * warp + lane / 4` and 8 further, of each the quarter `lane % 4`: 32 elements, the four words of one 16-byte
+load, under the scales of one MXFP4 group or two NVFP4 groups. Widened they are its part of the matrix instruction's A operand for all of D: prepare.py lays the
+elements of a key page out so that K steps meet the same ones (the order of D is free as long as both sides have it).
+
+    bf16    step 2 * j + i / 2, half i % 2 of its 16 elements: pair i of word j (codes i, i + 4)
+    int8    step j, half h of its 32 elements: codes 4 * h .. 4 * h + 3 of word j
+
+A description is 12 words:
     0 place in the pass of the sequence's page 0 (may be negative)   1 pages (of this CTA's share)   2 key   3 k_len
     4 token   5 token_end   6 head   7 head_end   8 log2(tile width)   9-11 unused
 (token + j sees the keys up to min(k_len - 1 - j, key) + j; kernels/common/walk.py)
 """
-import dataclasses
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ..common import int8 as narrow
-from ..common.asm import and_, ld32, ld_v4, lds32, lds128, mbarrier_wait, prefetch_line, shr, sts32, sts_v4
-from ..common.widen import groups_of, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
+from ..common.asm import and_, copy16, copy4, lds32, lds128, shr, shr_by, sts_v4
+from ..common.widen import groups_of, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
 
 ROWS = 256
+CODES, SCALE_ROOM, DESCRIPTION = 64, 8, 64          # bytes of a row, of its scales, of an item
+SLOT_BYTES = ROWS * (CODES + SCALE_ROOM)
 
 
 @cute.jit
@@ -45,21 +51,6 @@ def describe(desc: Int32, item, place: Int32, pages: Int32):
     sts_v4(desc + 32, [item.log2, Int32(0), Int32(0), Int32(0)])
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """What `widen_item` reads of an item (kernels/common/walk.py)."""
-    token: Int32
-    token_end: Int32
-    head: Int32
-    head_end: Int32
-    log2: Int32
-
-
-def described(desc):
-    """Rows of a description."""
-    return Rows(*lds128(desc, 16), lds32(desc, 32))
-
-
 @cute.jit
 def place_of(item, row: Int32):
     """(token, head) of a row of an item."""
@@ -67,55 +58,62 @@ def place_of(item, row: Int32):
 
 
 def row_address(args, token: Int32, head: Int32):
-    return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * 64
+    return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * CODES
 
 
 @cute.jit
-def prefetch_item(args, item, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, warps: cutlass.Constexpr):
-    """Into L2 what `widen_item` will read."""
-    for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
-        token, head = place_of(item, block * 8 + lane // 4)
-        prefetch_line(row_address(args, token, head))
-        prefetch_line(scale_address(args, token, head, lane % 4, fmt, scale_layout))
-
-
-@cute.jit
-def widen_item(args, item, slot: Int32, factors: Int32, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, int8: cutlass.Constexpr,
-               batch: cutlass.Constexpr, warps: cutlass.Constexpr, free=None):
-    """This warp's (0 .. warps - 1) part of the rows of an item; slot, factors: shared addresses; batch: blocks of 8 rows whose loads are in flight;
-    free: barrier and parity to wait for once the first loads are on their way."""
+def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, fmt: cutlass.Constexpr, scale_layout: cutlass.Constexpr, warps: cutlass.Constexpr):
+    """This warp's (0 .. warps - 1) part of the rows of an item on their way to shared address `slot`, 8 rows at a time: of a row's four lanes each copies 16 bytes of
+    codes, the first (NVFP4: two) four scale bytes as well."""
     part, row8 = lane % 4, lane // 4
-    base = slot + row8 * 128 + (part // 2) * (0 if int8 else 8192)
-    for first in cutlass.range(warp, ROWS // 8, warps * batch, unroll=1):
-        words, scales = [], []
-        blocks = [first + warps * i for i in range(batch)]
-        for i in cutlass.range_constexpr(batch):
-            # past the end the warp does its first block again
-            blocks[i] = blocks[i] if blocks[i] < ROWS // 8 else first
-            token, head = place_of(item, blocks[i] * 8 + row8)
-            words.append(ld_v4(row_address(args, token, head) + Int64(part * 16)))
-            if const_expr(int8):
-                scales.append(ld32(scale_address(args, token, head, Int32(0), fmt, scale_layout)))
-            else:
-                scales.append(load_scales(scale_address(args, token, head, part, fmt, scale_layout), fmt))
-        cute.arch.sync_warp()       # keeps the loads together (they are not read-only ones): ptxas would sink each to its use
-        if const_expr(free is not None):
-            if first == warp:
-                mbarrier_wait(*free)
-        for i in cutlass.range_constexpr(batch):
-            if const_expr(int8):
-                least = least_byte(scales[i])
-                t = narrow.tables(((scales[i] >> (8 * part)) & 255) - least)
-                if part == 0:
-                    sts32(factors + (blocks[i] * 8 + row8) * 4, 0, narrow.unit_bits(least))
-                for j in cutlass.range_constexpr(2):
-                    piece = narrow.int8_word(words[i][2 * j], t) + narrow.int8_word(words[i][2 * j + 1], t)
-                    sts_v4(base + blocks[i] * 1024 + ((part * 2 + j) ^ row8) * 16, piece)
-            else:
-                factor = query_scales_of_quarter(scales[i], fmt)
-                dst = base + (blocks[i] // 8) * 16384 + (blocks[i] % 8) * 1024
-                for j in cutlass.range_constexpr(4):
-                    sts_v4(dst + (((part % 2) * 4 + j) ^ row8) * 16, widen_word(words[i][j], factor[j // 2]))
+    words = groups_of(fmt) // 4
+    for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
+        row = block * 8 + row8
+        token, head = place_of(item, row)
+        copy16(slot + row * CODES + part * 16, row_address(args, token, head) + Int64(part * 16))
+        if part < words:
+            copy4(slot + ROWS * CODES + row * SCALE_ROOM + part * 4, scale_address(args, token, head, part * (4 // words), fmt, scale_layout))
+
+
+@cute.jit
+def quarter(slot: Int32, row: Int32, part: Int32, fmt: cutlass.Constexpr):
+    """(four words of codes, their scale bytes from the lowest on; MXFP4: those of all four quarters) of a row in a slot."""
+    words = lds128(slot + row * CODES + part * 16)
+    scales = slot + ROWS * CODES + row * SCALE_ROOM
+    if const_expr(fmt == "nvfp4"):
+        raw = shr_by(lds32(scales + (part & 2) * 2), (part & 1) * 16)
+    else:
+        raw = lds32(scales)
+    return words, raw
+
+
+@cute.jit
+def widen_bf16(a, slot: Int32, row: Int32, lane: Int32, fmt: cutlass.Constexpr):
+    """A thread's part of the tile whose first row of the thread is `row`, into a[0..31]."""
+    part = lane % 4
+    for half in cutlass.range_constexpr(2):
+        words, raw = quarter(slot, row + 8 * half, part, fmt)
+        if const_expr(fmt == "mxfp4"):
+            raw = (raw >> (8 * part)) & 255
+        factors = query_scales_of_quarter(raw, fmt)
+        for j in cutlass.range_constexpr(4):
+            pairs = widen_word(words[j], factors[j // 2])
+            for i in cutlass.range_constexpr(4):
+                a[(2 * j + i // 2) * 4 + i % 2 * 2 + half] = pairs[i]
+
+
+@cute.jit
+def widen_int8(a, slot: Int32, row: Int32, lane: Int32):
+    """The same in int8, into a[0..15]. Returns the least exponent bytes of the two rows."""
+    part, least = lane % 4, [Int32(0), Int32(0)]
+    for half in cutlass.range_constexpr(2):
+        words, raw = quarter(slot, row + 8 * half, part, "mxfp4")
+        least[half] = least_byte(raw)
+        t = narrow.tables(((raw >> (8 * part)) & 255) - least[half])
+        for j in cutlass.range_constexpr(4):
+            low, high = narrow.int8_word(words[j], t)
+            a[j * 4 + half], a[j * 4 + 2 + half] = low, high
+    return least
 
 
 def least_byte(word):

@@ -6,26 +6,16 @@ then owns (tile l // 2, row half l % 2), of one tile (row half l // 2). bf16 pro
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int8, Int32, const_expr
+from cutlass import Float32, Int32, Int64, const_expr
 from cutlass._mlir.dialects import llvm
-from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from ...configs.block_scores import HEAD_DIM, PAGE
 from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor, shfl_xor_f32, shl_by
+from .wgmma import start_tile, wait_for
 
 TILE_ROWS = 64                  # rows of a WGMMA tile
 COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]      # of a thread, less 2 * (lane % 4)
-
-
-def new_mma(int8):
-    """A fresh atom for every use: its ACCUMULATE field is state of the Python object, which must not leak from one region into another."""
-    how = (warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.K)
-    if int8:
-        op = warpgroup.MmaI8Op(Int8, Int8, Int32, (TILE_ROWS, PAGE, 32), *how)
-    else:
-        op = warpgroup.MmaF16BF16Op(BFloat16, Float32, (TILE_ROWS, PAGE, 16), *how)
-    return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
 
 def columns_up_to(limit):
@@ -75,17 +65,6 @@ def max_tree(values, counted=None, *, loc=None, ip=None):
 
 
 @cute.jit
-def issue(int8: cutlass.Constexpr, acc, a, b, tile: Int32, stage: Int32):
-    """Start the WGMMAs of one tile; they form one group."""
-    mma = new_mma(int8)
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(HEAD_DIM // (32 if int8 else 16)):
-        mma.set(warpgroup.Field.ACCUMULATE, k != 0)
-        cute.gemm(mma, acc, a[None, None, k, tile], b[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
 def row_maxima(acc, counted0, counted1):
     """Maxima of this thread's part of its two rows: of the columns whose bits are set in the row's word, or, without words, of all."""
     rows = [[acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)] for r in range(2)]
@@ -100,15 +79,14 @@ def arrive_once(bar: Int32):
 
 
 @cute.jit
-def step(int8: cutlass.Constexpr, accs, a, b, tile: Int32, stage: Int32, k_empty: Int32, counted):
-    """Products and maxima of one page: two maxima a tile; counted: a word (`columns_up_to`) for each of them, or None: all columns count. The maxima of a tile
-    run under the WGMMAs of the next (and those of the other warpgroups); nothing is in flight at the end, and the page is given back (k_empty: address of the
-    stage's barrier) as soon as all products are done."""
-    for t in cutlass.range_constexpr(len(accs)):
-        issue(int8, accs[t], a, b, tile + t, stage)
+def step(int8: cutlass.Constexpr, tiles, b: Int64, k_empty: Int32, counted):
+    """Products and maxima of one page: two maxima a tile. tiles: the A operand of each (wgmma.start_tile); b: the page's descriptor; counted: a word (`columns_up_to`)
+    for each of the maxima, or None: all columns count. The maxima of a tile run under the WGMMAs of the next (and those of the other warpgroups); nothing is in
+    flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done."""
+    accs = [start_tile("s8" if int8 else "bf16", PAGE, HEAD_DIM * (1 if int8 else 2), a, b) for a in tiles]
     maxima = []
     for t in cutlass.range_constexpr(len(accs)):
-        warpgroup.wait_group(len(accs) - 1 - t)
+        wait_for(len(accs) - 1 - t)
         if const_expr(t == len(accs) - 1):
             arrive_once(k_empty)
         low, high = row_maxima(accs[t], counted[2 * t], counted[2 * t + 1])

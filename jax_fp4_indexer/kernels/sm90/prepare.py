@@ -5,9 +5,11 @@
                   token_pages for the -inf fill and, for MXFP4, query_flags
     (a launch of one CTA does both)
 
-A widened page is the exact image that the main kernel keeps in shared memory, 128-byte swizzle, K-major. bf16, 32 KB: two halves of 64 elements, 16-byte
-piece c of row r at `(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16`, elements in the order of kernels/common/widen.py. int8, 16 KB: piece c of row r
-at `r * 128 + (c ^ (r % 8)) * 16`, elements in order. A page id outside the pool gives a page of NaN. A page without a counted key is not written: no item names it.
+A widened page is the exact image that the main kernel keeps in shared memory, 128-byte swizzle, K-major. bf16, 32 KB: 16-byte piece c of row r at
+`(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16`; int8, 16 KB: at `r * 128 + (c ^ (r % 8)) * 16`. A piece holds four bytes of each quarter of the row, as the A
+operand meets them (prefill_q.py): bf16 piece 4 * j + i pair i (codes i, i + 4) of word j of each quarter, int8 piece 2 * j + h its codes 4 * h .. 4 * h + 3. A thread
+widens one word, so what a warp makes of two rows passes through its stretch of shared memory. A page id outside the pool gives a page of NaN. A page without a
+counted key is not written: no item names it.
 
 What MXFP4 notes beside them, from counted rows only, every word by exactly one CTA (configs Scratch says where):
     page_flags    128 - the first row with an exponent that bf16 does not hold, so that the fixup touches only queries that see one; 0: none
@@ -22,7 +24,7 @@ from cutlass import Int32, Int64, const_expr
 from ...configs.block_scores import (INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW,
                                      WIDE_PAGE_BYTES)
 from ..common import int8, plan
-from ..common.asm import ldg32, ldg_u8, lds128, outside, pack64, redux, select, stg32, stg64, stg_v4, sts_v4
+from ..common.asm import ldg32, ldg_u8, lds64, lds128, outside, pack64, redux, select, stg32, stg64, stg_v4, sts32, sts_v4
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import NAN_PAIR, groups_of, key_scale, tile_bytes, tiled_offset, widen_key_word
 
@@ -32,6 +34,7 @@ ROWS_LOG2 = 8                   # 256 query rows an item
 WORDS = PAGE * 16 // THREADS    # words of 8 codes a thread widens of a page
 BATCH = 16                      # heads of a token whose exponents a lane has in flight
 FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, two pages in turn
+ROWS_BYTES = 512                # shared memory of two widened rows
 
 
 class Prepare(BlockScoresKernel):
@@ -43,7 +46,7 @@ class Prepare(BlockScoresKernel):
         self.name = f"block_scores.{'prepare' if widen else 'plan'}.{fmt}.{scale_layout}"
         self.block = (THREADS, 1, 1)
         self.grid = {"per_sm": 2}
-        self.dynamic_shared_bytes = plan.plan_shared_bytes(THREADS) + FLAG_BYTES
+        self.dynamic_shared_bytes = plan.plan_shared_bytes(THREADS) + FLAG_BYTES + (WARPS * WORDS * ROWS_BYTES if widen else 0)
         self.flagged = fmt == "mxfp4"
 
     @cute.kernel
@@ -75,17 +78,18 @@ class Prepare(BlockScoresKernel):
         while unit < units:
             page = unit // Int64(args.heads_kv)
             flat = page + Int64(args.first_page)
-            counted = Int32(0)
+            counted, pid = Int32(0), Int32(0)
             if (flat < Int64(args.num_indices)) & (args.num_seqs > 0):
+                pid = ldg32(args.kv_indices.toint() + flat * 4)
                 counted = self.counted_keys(args, Int32(flat))
             if const_expr(self.flagged):
                 if (counted == 0) & (tid == 0):
                     self.note_page(args, layout, unit, Int32(0), Int32(0))
             if counted > 0:
                 kv = Int32(unit - page * Int64(args.heads_kv))
-                pid = ldg32(args.kv_indices.toint() + flat * 4)
                 if (pid >= 0) & (pid < args.num_pages):
-                    self.widen_page(args, layout, Int64(pid) * Int64(args.heads_kv) + Int64(kv), unit, counted, tid, warp, smem + turn * (WARPS * 16))
+                    self.widen_page(args, layout, Int64(pid) * Int64(args.heads_kv) + Int64(kv), unit, counted, tid, warp, smem + turn * (WARPS * 16),
+                                    smem + FLAG_BYTES + warp * (WORDS * ROWS_BYTES))
                     turn = turn ^ 1
                 else:
                     self.nan_page(args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES, tid)
@@ -109,8 +113,8 @@ class Prepare(BlockScoresKernel):
         stg32(args.scratch.toint() + layout.exponents + unit * 4, exponent)
 
     @cute.jit
-    def widen_page(self, args, layout, source: Int64, unit: Int64, counted: Int32, tid: Int32, warp: Int32, smem: Int32):
-        """Page `unit` of the pass, number `source` in the pool. smem: WARPS * 16 bytes that the page before did not use."""
+    def widen_page(self, args, layout, source: Int64, unit: Int64, counted: Int32, tid: Int32, warp: Int32, flags: Int32, stage: Int32):
+        """Page `unit` of the pass, number `source` in the pool. flags: WARPS * 16 bytes that the page before did not use; stage: the warp's WORDS * ROWS_BYTES."""
         word = tid % 16
         codes = args.k.toint() + source * (PAGE * 64) + Int64(tid) * 4
         wide = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
@@ -123,6 +127,10 @@ class Prepare(BlockScoresKernel):
                 s[i] = ldg_u8(args.k_scale.toint() + source * (PAGE * groups) + Int64(row * groups + group))
             else:
                 s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.fmt) + Int64(tiled_offset(row, group)))
+        # Slot 4 * p + j of a row's stretch holds piece p of words j, of the second row those of p ^ 1: lanes that store together hit all banks.
+        lane, far = tid % 32, tid // 16 % 2 * 4
+        to = stage + lane // 16 * 256 + word % 4 * 16 + word // 4 * 4
+        cute.arch.sync_warp()           # the page before has been read
         bad, least, most = Int32(0), Int32(255), Int32(0)
         for i in cutlass.range_constexpr(WORDS):
             row = i * (THREADS // 16) + tid // 16
@@ -135,17 +143,31 @@ class Prepare(BlockScoresKernel):
                     if s[i] != 255:
                         bad = cutlass.max(bad, outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
             values = widen_key_word(w[i], key_scale(s[i], self.fmt), self.fmt)
-            stg_v4(wide + Int64((word // 8) * 16384 + row * 128 + ((word % 8) ^ (row % 8)) * 16), values)
+            for p in cutlass.range_constexpr(4):
+                sts32(to + ((4 * p) ^ far) * 16, i * ROWS_BYTES, values[p])
+        cute.arch.sync_warp()
+        for i in cutlass.range_constexpr(WORDS):
+            row = i * (THREADS // 16) + tid // 16
+            piece = (word % 4) * 4 + ((word ^ far) // 4)
+            stg_v4(wide + Int64((piece // 8) * 16384 + row * 128 + ((piece % 8) ^ (row % 8)) * 16), lds128(stage + lane * 16, i * ROWS_BYTES))
         if const_expr(self.flagged):
-            bad, least, most = self.over_page(bad, least, most, smem, tid, warp)
+            bad, least, most = self.over_page(bad, least, most, flags, tid, warp)
             exponent = Int32(0)
             if (most - least <= INT8_SPAN) & (most < 255) & (bad == 0):
                 exponent = select(most, Int32(0), Int32(127), least)         # a page of zeros
                 narrow = args.scratch.toint() + layout.narrow + unit * NARROW_PAGE_BYTES
                 for i in cutlass.range_constexpr(WORDS):
                     row = i * (THREADS // 16) + tid // 16
-                    low, high = int8.int8_word(w[i], int8.tables(s[i] - exponent))
-                    stg64(narrow + Int64(row * 128 + ((word // 2) ^ (row % 8)) * 16 + word % 2 * 8), pack64(low, high))
+                    halves = int8.int8_word(w[i], int8.tables(s[i] - exponent))
+                    for h in cutlass.range_constexpr(2):
+                        sts32(to + ((4 * h) ^ far) * 16, i * ROWS_BYTES, halves[h])
+                cute.arch.sync_warp()
+                for i in cutlass.range_constexpr(WORDS):
+                    row = i * (THREADS // 16) + tid // 16
+                    slot = word // 2 ^ far
+                    piece = slot % 4 * 2 + slot // 4
+                    low, high = lds64(stage + lane // 16 * 256 + word * 8, i * ROWS_BYTES)
+                    stg64(narrow + Int64(row * 128 + (piece ^ (row % 8)) * 16 + word % 2 * 8), pack64(low, high))
             if tid == 0:
                 self.note_page(args, layout, unit, bad, exponent)
 

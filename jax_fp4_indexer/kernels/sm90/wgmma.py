@@ -1,11 +1,14 @@
-"""Hopper's warpgroup matrix instructions, f16 operands, f32 accumulators: A (64 keys) from registers, B (columns) from shared memory.
+"""Hopper's warpgroup matrix instructions: A (64 rows) from registers or shared memory, B (columns) from shared memory.
 
 They run asynchronously. Order: `fence` the A registers, `mma` ..., `commit`, later `wait`. Until the wait nothing may touch the
 accumulators or the A registers. Keep one accumulator per commit group, and nothing but that in flight over a loop's back edge:
 with two of them ptxas has given the registers away (seen with CUDA 13; no warning).
 
-B lies in 8 x 16-byte core matrices without swizzle: (column c, k) of a k16 step is at byte
+`mma`: f16 operands, f32 accumulators; B lies in 8 x 16-byte core matrices without swizzle: (column c, k) of a k16 step is at byte
     (c // 8) * 256 + ((k % 16) // 8) * 128 + (c % 8) * 16 + (k % 8) * 2,    steps of N columns are N * 32 bytes apart.
+
+`start_tile`: all K steps of a tile of bf16 (f32 accumulators) or int8 (int32), one commit group. Shared operands are K-major with 128-byte swizzle: of n rows
+the 16-byte piece c of row r is at `(c // 8) * n * 128 + r * 128 + ((c % 8) ^ (r % 8)) * 16`.
 """
 from cutlass import Float32, Int32, Int64
 
@@ -33,6 +36,33 @@ def mma(d, a, descriptor, columns, accumulate):
     return list(asm(text, [Float32] * n, [*a, descriptor, *d], constraints, pure=False))
 
 
+def tile_descriptor(addr):
+    """Descriptor of a shared operand of `start_tile` at shared address addr, a multiple of 1024."""
+    return (Int64(addr >> 4) & 0x3FFF) | (Int64(1) << 16) | (Int64(1024 >> 4) << 32) | (Int64(1) << 62)
+
+
+def start_tile(kind, columns, row_bytes, a, b):
+    """A tile of 64 rows x `columns`: a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. One block, the fence of the registers of
+    A in front.
+
+    kind: "bf16" | "s8"; a: registers, four a K step of 32 bytes, or a descriptor; b: descriptor."""
+    n, steps, in_registers = columns // 2, row_bytes // 32, isinstance(a, list)
+    name, flags = {"bf16": ("k16.f32.bf16.bf16", ", 1, 1, 0" if in_registers else ", 1, 1, 0, 0"), "s8": ("k32.s32.s8.s8", "")}[kind]
+    operands = [*a, b] if in_registers else [a, b]
+    accumulator = "{" + ",".join(f"${i}" for i in range(n)) + "}"
+    text = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    for k in range(steps):
+        step = lambda rows: k // 4 * (rows * 128 >> 4) + k % 4 * (32 >> 4)
+        of_a = "{" + ",".join(f"${n + 4 * k + i}" for i in range(4)) + "}"
+        if not in_registers:
+            of_a = "a"
+            text.append(f"add.s64 a, ${n}, {step(64)};")
+        text += [f"add.s64 b, ${n + len(operands) - 1}, {step(columns)};", f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};"]
+    text.append("wgmma.commit_group.sync.aligned; }")
+    out, letter = (Int32, "=&r") if kind == "s8" else (Float32, "=&f")
+    return list(asm("\n".join(text), [out] * n, operands, ",".join([letter] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]), pure=False))
+
+
 def fence(regs):
     """Orders the writes of these registers before the matrix instructions that follow (they pass through it, so nothing sinks below)."""
     n = len(regs)
@@ -47,3 +77,8 @@ def wait(d, groups):
     """Until at most `groups` commit groups are in flight; d is the accumulator that is complete then."""
     n = len(d)
     return list(asm(f"wgmma.wait_group.sync.aligned {groups};", [Float32] * n, d, ",".join(["=f"] * n + [str(i) for i in range(n)]), pure=False))
+
+
+def wait_for(groups):
+    """The same for accumulators of `start_tile`, without passing them through."""
+    asm(f"wgmma.wait_group.sync.aligned {groups};", [], [], "")
