@@ -21,18 +21,13 @@ import jax_fp4_indexer
 KERNELS = "kernels/sm90"
 # (file, as it is, with every lane). Each stands there once.
 PATCHES = (
-    # prefill: pages and queries. What one lane alone announces (k_full of the staged form) stays one arrival: `k_arrivals` of 1.
+    # prefill: pages and queries. What one lane alone announces (of the staged form k_full and an item's description) stays one arrival, and what each lane's copies do
+    # is one a lane as it is.
     ("prefill_step.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
     ("prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
     ("prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
-    ("prefill.py", "(f.q_full + 8 * s), f.wideners)", "(f.q_full + 8 * s), 32 * f.wideners)"),
+    ("prefill.py", "(f.q_full + 8 * s), f.q_arrivals)", "(f.q_full + 8 * s), f.q_arrivals if self.in_registers else 32 * f.q_arrivals)"),
     ("prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
-    # prefill: the first item's description, for who waits at that barrier. Twice, and by all: of a warp that goes on at once racecheck may see the next read before it has
-    # seen the others leave the barrier.
-    ("prefill.py", "                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n",
-     "                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
-    ("prefill.py", "                    bar_arrive(Int32(DESCRIBED), 32 * self.first_workers)\n",
-     "                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n                    bar_sync(Int32(DESCRIBED), 32 * self.first_workers)\n"),
 )
 # One lane arrives there as before: for a page that does not exist, on a barrier that one lane announces the others on. racecheck has no word on it.
 KEPT = {"decode_ring.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}

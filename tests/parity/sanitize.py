@@ -48,7 +48,7 @@ class Control(NamedTuple):
 CONTROLS = {"memcheck": [Control("stores", "k_lengths_causal-nvfp4=decode.public", "Invalid __global__ write")],
             "racecheck": [Control("cta_barriers", "k_lengths_causal-nvfp4=portable_decode.public", "Race reported"),
                           Control("arrivals", "ragged_1-nvfp4=prefill_direct.public", "Race reported"),        # 31 lanes do not arrive
-                          Control("arrivals,named_barriers", "forms_mixed-mxfp4=prefill_staged.public", "Race reported", True),
+                          Control("arrivals", "forms_mixed-mxfp4=prefill_staged.public", "Race reported"),     # the same
                           Control("arrivals,named_barriers", "q_lengths_causal-nvfp4=decode.public", "Race reported", True)],
             "synccheck": [Control("arrivals", "q_lengths_causal-nvfp4=decode.public", "Barrier error detected")]}
 

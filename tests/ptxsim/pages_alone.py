@@ -41,12 +41,15 @@ def wide(codes, scales, fmt):
     if fmt == "mxfp4":
         factor, held = np.where(zero & ~nan, 1, factor), held | zero & ~nan
     values = (E2M1[words] * np.where(held, factor, 0)[..., None] * shift).astype(np.float32)
-    bits = (values.view(np.uint32) >> 16).astype(np.uint16)[..., [0, 4, 1, 5, 2, 6, 3, 7]]
-    r, c = np.arange(PAGE)[:, None], np.arange(16)[None, :]
-    at = c // 8 * 1024 + r * 8 + ((c % 8) ^ (r % 8))
-    out, sure = np.zeros((2048, 8), np.uint16), np.zeros(2048, bool)
-    out[at], sure[at] = bits, held
-    return out.view(np.uint8).reshape(-1), np.repeat(sure, 16)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    # piece 4 * j + i: of each quarter codes i and i + 4 of word j
+    quarter, j, i = np.indices((4, 4, 4)).reshape(3, -1)
+    pairs = np.stack([bits[:, 4 * quarter + j, i], bits[:, 4 * quarter + j, i + 4]], -1)
+    r, c = np.arange(PAGE)[:, None], (4 * j + i)[None, :]
+    at = (c // 8 * 1024 + r * 8 + ((c % 8) ^ (r % 8))) * 4 + quarter
+    out, sure = np.zeros((8192, 2), np.uint16), np.zeros(8192, bool)
+    out[at], sure[at] = pairs, held[:, 4 * quarter + j]
+    return out.view(np.uint8).reshape(-1), np.repeat(sure, 4)
 
 
 def narrow(codes, scales, exponent):
@@ -54,10 +57,13 @@ def narrow(codes, scales, exponent):
     shift = np.repeat(scales.astype(int) - exponent, 32, 1)
     held = (shift >= 0) & (shift <= INT8_SPAN) | (codes & 7 == 0)
     values = np.where(held, E2M1[codes] * 2 * np.exp2(np.where(held, shift, 0)), 0).astype(np.int8)
-    r, c = np.arange(PAGE)[:, None], np.arange(8)[None, :]
-    at = r * 8 + (c ^ (r % 8))
-    out, sure = np.zeros((1024, 16), np.int8), np.zeros((1024, 16), bool)
-    out[at], sure[at] = values.reshape(PAGE, 8, 16), held.reshape(PAGE, 8, 16)
+    # piece 2 * j + h: of each quarter codes 4 * h .. 4 * h + 3 of word j
+    quarter, j, h = np.indices((4, 4, 2)).reshape(3, -1)
+    of = 8 * quarter + 2 * j + h
+    r, c = np.arange(PAGE)[:, None], (2 * j + h)[None, :]
+    at = (r * 8 + (c ^ (r % 8))) * 4 + quarter
+    out, sure = np.zeros((4096, 4), np.int8), np.zeros((4096, 4), bool)
+    out[at], sure[at] = values.reshape(PAGE, 32, 4)[:, of], held.reshape(PAGE, 32, 4)[:, of]
     return out.view(np.uint8).reshape(-1), sure.reshape(-1)
 
 

@@ -52,7 +52,11 @@ static int multiply(Sim *S, Warp *W, WgmmaItem *q) {
   for (int r = 0; r < 4 && !a_shared; r++) {
     undef_row[r & 1] |= spread_rows(W->undef[ss[r]]);
     for (int l = 0; l < 32; l++)
-      for (int e = 0; e < 2; e++) A[(l >> 2) + 8 * (r & 1)][2 * (l & 3) + e + 8 * (r >> 1)] = half_to_f64(REG(ss[r])[l] >> (16 * e), type);
+      for (int e = 0; e < per16 / 4; e++) {
+        u64 x = REG(ss[r])[l];
+        double v = type <= BF16 ? half_to_f64(x >> (16 * e), type) : type == S8 ? (double)(i8)(x >> (8 * e)) : (double)(u8)(x >> (8 * e));
+        A[(l >> 2) + 8 * (r & 1)][per16 / 4 * (l & 3) + e + per16 * (r >> 1)] = v;
+      }
   }
   int integers = type == S8 || type == U8, fraction = type == E4M3 ? E4M3_FRACTION : HALF_FRACTION, dot = type == F16 ? DOT_F16 : type == BF16 ? DOT_BF16 : DOT_E4M3;
   for (int r = 0; r < N / 2; r++) {       // register 4j + 2i + e: column block j, row half i, column e of a pair

@@ -152,8 +152,8 @@ def _wgmma(d, ins, m):
     to, a, b, scale_d, *flags = ins.args
     flags = [f.value for f in flags]
     shared = not isinstance(a, Vec)
-    if not shared and t > 1:
-        raise Unsupported("8-bit A in registers")
+    if not shared and m.group(m.lastindex) == "e4m3":
+        raise Unsupported("E4M3 in registers")
     if t <= 1 and (flags[:2] != [1, 1] or any(flags[2:])):
         raise Unsupported("negated or MN-major operands")
     if len(to.items) != n // 2:
