@@ -4,7 +4,7 @@
 |---|---|---|
 | stores | every 4-byte store to global memory goes 8 MB too far | memcheck has to say so |
 | cta_barriers | barriers of the whole CTA do nothing | racecheck has to say so |
-| named_barriers | named barriers do nothing, who arrives and who waits; but number 1, which in prefill orders what an address is made of | racecheck has to say so |
+| named_barriers | named barriers do nothing, who arrives and who waits; but number 1, on which no data depends in prefill | racecheck has to say so |
 | arrivals | who arrived at a named barrier waits at it as well | synccheck has to say so (facts.md); racecheck, which does not follow arrivals, sees an order |
 
 `cubins` names a folder with other kernels to begin with (every_lane.py). With `ctas`, kernels that fill the GPU are launched with that many CTAs for each that they ask of a multiprocessor. A process has one manifest: `load` comes first in it.

@@ -3,8 +3,7 @@
     python tests/parity/every_lane.py FOLDER [--arch sm_90a]
 
 racecheck lets an arrival speak for the lane that arrives and not for its warp (docs/facts.md): it reports what the other lanes read or wrote before. Here the guard around the
-arrival is gone, and the barrier expects 32 times as many. One named barrier of the staged prefill stands twice (`PATCHES` says why). Nothing else is changed; no wait and no
-barrier is gone. `PATCHES` is all of it, made in a copy of the package's sources, which the ahead-of-time build then compiles; kernels that nothing of it touches, those of
+arrival is gone, and the barrier expects 32 times as many. Nothing else is changed; no wait and no barrier is gone. `PATCHES` is all of it, made in a copy of the package's sources, which the ahead-of-time build then compiles; kernels that nothing of it touches, those of
 other archs among them, are in the folder as they are. For tests alone: what the arrivals cost was not measured.
 """
 import argparse

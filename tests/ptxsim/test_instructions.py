@@ -324,6 +324,30 @@ def test_mma_m16n8k16():
         assert [got[q, lane] for q in range(4)] == [want[g, 2 * t], want[g, 2 * t + 1], want[g + 8, 2 * t], want[g + 8, 2 * t + 1]]
 
 
+@pytest.mark.parametrize("kind", ["s8", "u8"])
+def test_wgmma_with_bytes_in_registers(kind):
+    """m64n8k32, A's fragments as the manual lays them out, against a matrix product; the accumulators start at 7."""
+    rng, dtype = np.random.RandomState(8), {"s8": np.int8, "u8": np.uint8}[kind]
+    A, B = (rng.randint(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype) for shape in ((64, 32), (8, 32)))
+    words = np.zeros((4, 128), np.uint32)
+    for thread in range(128):
+        row, k = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 4
+        for q, (r, c) in enumerate([(row, k), (row + 8, k), (row, k + 16), (row + 8, k + 16)]):
+            words[q, thread] = A[r, c:c + 4].view(np.uint32)[0]
+    shared = np.concatenate([B[:, :16], B[:, 16:]]).view(np.uint32).reshape(-1)        # two core matrices, 128 bytes apart
+    load = "add.s64 %rd4, %rd0, %rd2;" + "".join(f"ld.global.b32 %r{10 + q}, [%rd4 + {512 * q}];" for q in range(4))
+    body = [load, "setp.lt.u32 %p1, %r0, 64; @%p1 ld.global.b32 %r14, [%rd4 + 2048]; @%p1 st.shared.b32 [%r5], %r14; fence.proxy.async.shared::cta; bar.sync 0;",
+            "shr.u32 %r20, %r3, 4; or.b32 %r20, %r20, 0x80000; mov.b32 %r21, 0x10; mov.b64 %rd4, {%r20, %r21};", "".join(f"mov.b32 %r{15 + q}, 7;" for q in range(4)),
+            f"wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k32.s32.{kind}.{kind} {{%r15, %r16, %r17, %r18}}, {{%r10, %r11, %r12, %r13}}, %rd4, 1;",
+            "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;", "".join(f"st.global.b32 [%rd3 + {512 * q}], %r{15 + q};" for q in range(4))]
+    found, out = execute(" ".join(body), threads=128, data=np.concatenate([words.reshape(-1), shared]))
+    assert not found.findings, str(found)
+    got, want = out[:512].view(np.int32).reshape(4, 128), A.astype(int) @ B.astype(int).T + 7
+    for thread in range(128):
+        row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+        assert list(got[:, thread]) == [want[row, column], want[row, column + 1], want[row + 8, column], want[row + 8, column + 1]]
+
+
 def test_random_schedules_are_functions_of_their_seed():
     body = "st.shared.b32 [%r5], %r0; bar.sync 0; xor.b32 %r6, %r5, 128; ld.shared.b32 %r7, [%r6]; st.global.b32 [%rd3], %r7; mov.u32 %r8, %clock; st.global.b32 [%rd3 + 1024], %r8;"
     a, b, c = (execute(body, mode="random", seed=s)[0] for s in (1, 1, 2))

@@ -5,7 +5,7 @@ work of sweep.py, whose records test_records.py reads. A variant whose kernels h
 """
 import pytest
 
-from ptxsim import kernels, runs
+from ptxsim import cases, kernels, runs
 
 VARIANTS = runs.quick_variants()
 SCHEDULES = ("eager", "random:7")
@@ -46,3 +46,13 @@ def sweep(chosen, variant, schedule):
         slots += outcome.scores.size if outcome else 0
         problems += [f"{case.name}: {p}" for p in found]
     return problems, slots
+
+
+@pytest.mark.parametrize("row", ("page_id_bad_prefill-mxfp4", "q_lengths_causal_long-nvfp4"))
+def test_both_forms_of_prefill_have_the_same_bits(row):
+    """Staged and direct on sm_90a, on sums that are rounded: which of them serves a call depends on no more than `max_seqlen_q`."""
+    forms = [v for v in runs.all_variants() if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
+             and any(k.target.endswith(("prefill:Prefill", "prefill_direct:PrefillDirect")) for k in v.launches)]
+    case, = cases.of("prefill", forms[0].format, row)
+    (one, _), (other, _) = (runs.run(kernels.load(v.launches), v, case, "eager") for v in forms)
+    assert not case.table.exact and (one.scores.view("u4") == other.scores.view("u4")).all()

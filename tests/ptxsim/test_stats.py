@@ -149,7 +149,7 @@ def test_a_kernel_of_the_tree():
     done = subprocess.run([sys.executable, "-m", "ptxsim", "stats", label, "--cases", row], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "block_scores.prepare.nvfp4.public" in done.stdout and "wrong:" not in done.stdout
-    assert "  warps 8-15: " in done.stdout and "prefill.py load" in done.stdout and "shared stores" in done.stdout and "wavefronts" in done.stdout
+    assert "  warps 4-11: " in done.stdout and "prefill.py load" in done.stdout and "shared stores" in done.stdout and "wavefronts" in done.stdout
     variant = next(v for v in runs.all_variants() if runs.label(v) == label)
     compiled = kernels.load(variant.launches)
     case = next(iter(cases.of(variant.path, variant.format, row)))
