@@ -11,7 +11,7 @@ from jax_fp4_indexer.aot.loops import TARGET
 from jax_fp4_indexer.bench.shapes import SCALE_BYTES
 
 MMA_SYNC = 6                    # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
-WGMMA_SMEM = 64                 # clocks of an SM for m64n128k16 and m64n128k32 with both operands in shared memory
+WGMMA_N128 = 64                 # clocks of an SM for m64n128k16 and m64n128k32, wherever A is
 WGMMA_REGISTERS = {32: 16, 64: 32}      # m64nNk16 with A in registers (docs/facts.md)
 ALU = 2                         # clocks of a scheduler for an instruction of that pipe
 WARPGROUPS = {16: 4, 32: 3, 64: 2}      # of the decode kernel of that width
@@ -170,7 +170,7 @@ def prepare(card, case, fmt, layout, pages):
 # ---- prefill: products
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """kernel; instruction; warpgroups and their tiles of 64 rows; blocks of 8 rows that the widening warps take at once"""
+    """kernel; instruction; warpgroups and their tiles of 64 rows; blocks of 8 rows of queries that are in flight at once"""
     kernel: str
     mma: str
     groups: int
@@ -178,7 +178,7 @@ class Form:
     blocks: int
 
 
-FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 14), "int8": Form("prefill_int8", "IGMMA", 4, 1, 12), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
+FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 32), "int8": Form("prefill_int8", "IGMMA", 4, 1, 32), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
 
 
 PAGE = ["LDG.E.128", "STS.128", "SYNCS.ARRIVE"]         # what a producer of the direct form does with one, of which no other loop does all
@@ -190,8 +190,8 @@ def step_clocks(card, form, fmt, layout):
     flow = flow_of(f"{f.kernel}.{fmt}.{layout}")
     turn = flow.turn(f.mma, [f.mma, "STG"])
     mix = flow.mix_of(turn)
-    service = mix["tensor"] * WGMMA_SMEM
-    think = flow.alone(turn, card.latencies(), WGMMA_SMEM) - service
+    service = mix["tensor"] * WGMMA_N128
+    think = flow.alone(turn, card.latencies(), WGMMA_N128) - service
     clocks = {"matrix": side_by_side(service, think, f.groups), "issue": f.groups * mix.total, "alu": ALU * f.groups * mix["alu"]}
     if form == "direct":            # two producer warps a scheduler
         page = flow.mix_of(flow.turn_of(PAGE, PAGE))
@@ -214,7 +214,7 @@ def products(card, case, form, fmt, layout, share=1.0):
     start, turn = flow.reach(start), flow.turn(f.mma, [f.mma, "STG"])
     # the first item's rows come in as many batches, one way through which is part of the start
     batches = math.ceil(32 / f.blocks) - 1
-    clocks = flow.alone(start, latencies) + card.code(flow.mix_of(start).total) + batches * latencies["global"] + flow.alone(turn, latencies, WGMMA_SMEM)
+    clocks = flow.alone(start, latencies) + card.code(flow.mix_of(start).total) + batches * latencies["global"] + flow.alone(turn, latencies, WGMMA_N128)
     steps = math.ceil(plan.steps * share / sms)
     work = {name: steps * x / card.mhz for name, x in step_clocks(card, form, fmt, layout).items()}
     work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
