@@ -1,6 +1,6 @@
 """The -inf fill of the staged prefill (kernels/common/fill.py) by the copy engine: chunks that are all -inf and follow one another are copied out of a stretch of
 shared memory that holds nothing else. Ordinary stores of the same bytes, 32 lanes wide, pass through the path that brings operands from shared memory to the
-tensor cores, and take the widening warps' time."""
+tensor cores, and take the copying warps' time."""
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64

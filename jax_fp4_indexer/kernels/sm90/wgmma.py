@@ -41,9 +41,13 @@ def tile_descriptor(addr):
     return (Int64(addr >> 4) & 0x3FFF) | (Int64(1) << 16) | (Int64(1024 >> 4) << 32) | (Int64(1) << 62)
 
 
+def _k_step(k, rows):
+    """What K step k adds to the descriptor of an operand of that many rows."""
+    return k // 4 * (rows * 128 >> 4) + k % 4 * (32 >> 4)
+
+
 def start_tile(kind, columns, row_bytes, a, b):
-    """A tile of 64 rows x `columns`: a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. One block, the fence of the registers of
-    A in front.
+    """A tile of 64 rows x `columns`: a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. The fence of A's registers is in it.
 
     kind: "bf16" | "s8"; a: registers, four a K step of 32 bytes, or a descriptor; b: descriptor."""
     n, steps, in_registers = columns // 2, row_bytes // 32, isinstance(a, list)
@@ -52,12 +56,11 @@ def start_tile(kind, columns, row_bytes, a, b):
     accumulator = "{" + ",".join(f"${i}" for i in range(n)) + "}"
     text = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
     for k in range(steps):
-        step = lambda rows: k // 4 * (rows * 128 >> 4) + k % 4 * (32 >> 4)
         of_a = "{" + ",".join(f"${n + 4 * k + i}" for i in range(4)) + "}"
         if not in_registers:
             of_a = "a"
-            text.append(f"add.s64 a, ${n}, {step(64)};")
-        text += [f"add.s64 b, ${n + len(operands) - 1}, {step(columns)};", f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};"]
+            text.append(f"add.s64 a, ${n}, {_k_step(k, 64)};")
+        text += [f"add.s64 b, ${n + len(operands) - 1}, {_k_step(k, columns)};", f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};"]
     text.append("wgmma.commit_group.sync.aligned; }")
     out, letter = (Int32, "=&r") if kind == "s8" else (Float32, "=&f")
     return list(asm("\n".join(text), [out] * n, operands, ",".join([letter] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]), pure=False))
