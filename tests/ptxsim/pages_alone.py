@@ -111,6 +111,8 @@ class Problem:
         for c in range(-(-tokens // QUERY_CHUNK)):
             t, h = min(c * QUERY_CHUNK + rng.randint(QUERY_CHUNK), tokens - 1), (c % 16 * 4 + rng.randint(4)) % self.heads_q
             q_scale[t, h, c // 16 % 4] = odd(c // 64, int(q_base[t, h, 0]), QUERY_WINDOW)
+            if 560 <= c < 576:                  # of each of the sixteen once: only the greatest tells that there is a NaN
+                q_scale[t, h] = 255
         k[ids[0]], k_scale[ids[0], :, ::3, 1] = 0x08, 3           # a page of zeros
         ids[2:4] = -1, pages + 2
         return k, k_scale.astype(np.uint8), q_scale.astype(np.uint8), ids

@@ -158,7 +158,7 @@ def _edges(name, heads):
     q[40:] = rng.randint(8, 34, 40)
     offsets = tuple(int(PAGE * rng.randint(1, 3) - rng.randint(0, 2 * max(n, 8))) for n in q)
     return Problem(name, "tiles that end near the end of a page", _sums(q), _sums([3 * PAGE] * 80), _sums([3] * 80), int(q.sum()), 240, heads_q=heads, mask=2, offsets=offsets,
-                   plan_only=heads not in (4, 24))
+                   plan_only=heads not in (2, 4, 24))
 
 
 def _problems():
