@@ -1,7 +1,7 @@
 """The query side of the staged prefill: packed rows of an item come to shared memory as they are, the consumers widen their own into registers.
 
-A slot holds the codes of 256 rows (64 bytes each), behind them their scale bytes (SCALE_ROOM each) and the item's description. The copying warps bring it there by
-cp.async, with no register and no wait in between: `full` completes when all of it lies there. Rows that do not exist (head or token past the end) repeat one that
+A slot holds the codes of 256 rows (64 bytes each), behind them their scale bytes (SCALE_ROOM each); the item's description stands apart. The copying warps bring rows there
+by cp.async, with no register and no wait in between. Rows that do not exist (head or token past the end) repeat one that
 does; nobody stores their scores.
 
 A thread of a warpgroup holds, of an m64 tile, the rows `16 * warp + lane / 4` and 8 further, of each the quarter `lane % 4`: 32 elements, the four words of one 16-byte
@@ -20,13 +20,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
+from ...configs.block_scores import CODE_BYTES
 from ..common import int8 as narrow
 from ..common.asm import and_, copy16, copy4, lds32, lds128, shr, shr_by, sts_v4
 from ..common.widen import groups_of, query_scales_of_quarter, tile_bytes, tiled_offset, widen_word
 
 ROWS = 256
-CODES, SCALE_ROOM, DESCRIPTION = 64, 8, 64          # bytes of a row, of its scales, of an item
-SLOT_BYTES = ROWS * (CODES + SCALE_ROOM)
+SCALE_ROOM, DESCRIPTION = 8, 64     # bytes of a row's scales, of an item
+SLOT_BYTES = ROWS * (CODE_BYTES + SCALE_ROOM)
 
 
 @cute.jit
@@ -58,7 +59,7 @@ def place_of(item, row: Int32):
 
 
 def row_address(args, token: Int32, head: Int32):
-    return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * CODES
+    return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * CODE_BYTES
 
 
 @cute.jit
@@ -70,16 +71,16 @@ def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, fmt: cutlass.Co
     for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
         row = block * 8 + row8
         token, head = place_of(item, row)
-        copy16(slot + row * CODES + part * 16, row_address(args, token, head) + Int64(part * 16))
+        copy16(slot + row * CODE_BYTES + part * 16, row_address(args, token, head) + Int64(part * 16))
         if part < words:
-            copy4(slot + ROWS * CODES + row * SCALE_ROOM + part * 4, scale_address(args, token, head, part * (4 // words), fmt, scale_layout))
+            copy4(slot + ROWS * CODE_BYTES + row * SCALE_ROOM + part * 4, scale_address(args, token, head, part * (4 // words), fmt, scale_layout))
 
 
 @cute.jit
 def quarter(slot: Int32, row: Int32, part: Int32, fmt: cutlass.Constexpr):
     """(four words of codes, their scale bytes from the lowest on; MXFP4: those of all four quarters) of a row in a slot."""
-    words = lds128(slot + row * CODES + part * 16)
-    scales = slot + ROWS * CODES + row * SCALE_ROOM
+    words = lds128(slot + row * CODE_BYTES + part * 16)
+    scales = slot + ROWS * CODE_BYTES + row * SCALE_ROOM
     if const_expr(fmt == "nvfp4"):
         raw = shr_by(lds32(scales + (part & 2) * 2), (part & 1) * 16)
     else:
