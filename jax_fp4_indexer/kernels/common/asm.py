@@ -371,6 +371,11 @@ def ballot_le(a, b):
     return asm("{ .reg .pred p; setp.le.s32 p, $1, $2; vote.sync.ballot.b32 $0, p, 0xffffffff; }", [Int32], [a, b], "=r,r,r", pure=False)
 
 
+def any_negative(a):
+    """1 if a lane of the warp has a negative a, else 0."""
+    return asm("{ .reg .pred p; setp.lt.s32 p, $1, 0; vote.sync.any.pred p, p, 0xffffffff; selp.b32 $0, 1, 0, p; }", [Int32], [a], "=r,r", pure=False)
+
+
 def scan_add_s64(x, lane):
     """Inclusive prefix sum over the lanes of a warp."""
     for d in (1, 2, 4, 8, 16):
@@ -435,6 +440,11 @@ def select(a, b, x, y):
     return asm("{ .reg .pred p; setp.eq.b32 p, $1, $2; selp.b32 $0, $3, $4, p; }", [Int32], [a, b, x, y], "=r,r,r,r,r")
 
 
+def if_negative(a, x, y):
+    """a < 0 ? x : y"""
+    return asm("{ .reg .pred p; setp.lt.s32 p, $1, 0; selp.b32 $0, $2, $3, p; }", [Int32], [a, x, y], "=r,r,r,r")
+
+
 def outside(x, low, span):
     """1 where the unsigned x - low is above span, else 0."""
     return asm("{ .reg .pred p; .reg .b32 d; sub.s32 d, $1, $2; setp.gt.u32 p, d, $3; selp.b32 $0, 1, 0, p; }", [Int32], [x, low, span], "=r,r,r,r")
@@ -456,6 +466,11 @@ def ldg_f32(addr, offset=0):
 # ---- loads that stay before the next barrier (the read-only ones above are sunk to their use, whatever stands between)
 def ld_v4(addr, offset=0):
     return list(asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+
+
+def ld_v4_passing(addr, offset=0):
+    """As ld_v4, of what this SM does not read again soon: it takes no place in the L1 cache."""
+    return list(asm(f"ld.global.L1::no_allocate.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
 
 
 def ld32(addr, offset=0):

@@ -32,7 +32,7 @@ from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE, Scratch
 from ..common import fill, int8, plan
 from ..common.asm import (bar_arrive, bar_sync, bits_f32, bulk_load_shared_often, bulk_stores_have_read, copies_arrive, fence_mbarrier_init, lane_here, ldg32, ldg_f32,
-                          lds32, lds128, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, select, stg_f32_if, sts_v4)
+                          lds32, lds128, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_passed, mbarrier_wait, opaque, select, shfl_idx, stg_f32_if, sts_v4)
 from ..common.kernel import BlockScoresKernel
 from ..common.widen import OUT_SCALE
 from . import forms
@@ -153,9 +153,12 @@ class Prefill(BlockScoresKernel):
             while left > 0:
                 item = self.walk.load_item(args, layout, at, skip, ROWS_LOG2)
                 pages = cutlass.min(left, item.pages)
-                word, following, later = self.page_word(args, layout, item, Int32(0)), self.page_word(args, layout, item, cutlass.min(1, pages - 1)), Int32(0)
+                words, ahead = [self.page_words(args, layout, item, Int32(x), pages) for x in (0, 32)]
+                word = shfl_idx(words, Int32(0))
                 for i in cutlass.range(pages, unroll=1):
-                    later = self.page_word(args, layout, item, cutlass.min(i + 2, pages - 1))
+                    if (i & 31) == 31:
+                        words, ahead = ahead, self.page_words(args, layout, item, i + 33, pages)
+                    following = shfl_idx(words, (i + 1) & 31)
                     page, next_page, factor = word, following, Int32(0)
                     if const_expr(self.two_forms):
                         page, next_page, factor = word & 0xFFFFFF, following & 0xFFFFFF, int8.unit_bits((word >> 24) & 255)
@@ -166,7 +169,7 @@ class Prefill(BlockScoresKernel):
                         sts_v4(smem + f.infos + stage * 16, [page, next_page, factor, Int32(0)])
                         mbarrier_expect_tx(full, f.page_bytes)
                         bulk_load_shared_often(smem + f.k_ring + stage * f.page_bytes, source, f.page_bytes, full)
-                    word, following = following, later
+                    word = following
                     if opening != 0:        # a ring of pages for every CTA takes longer to come than the first queries, which nothing can start without
                         bar_sync(Int32(ASKED), 32 * f.producer_warps)
                         opening = Int32(0)
@@ -179,11 +182,13 @@ class Prefill(BlockScoresKernel):
                 if left > 0:
                     at = self.walk.next_position(args, layout, at, item, first)
 
-    def page_word(self, args, layout, item, i):
-        """Page i of an item: place in the pass; of two forms a word of `lists`."""
+    def page_words(self, args, layout, item, first, pages):
+        """A lane a page: of the item's pages first .. first + 31 (past its last: that one) the place in the pass; of two forms a word of `lists`. Read so and not page by page: a load
+        beside every page keeps the matrix instructions waiting."""
+        at = item.page + cutlass.min(first + lane_here(), pages - 1)
         if self.two_forms:
-            return ldg32(args.scratch.toint() + layout.lists + Int64(item.page + i) * 4)
-        return item.flat + item.page - args.first_page + i
+            return ldg32(args.scratch.toint() + layout.lists + Int64(at) * 4)
+        return item.flat - args.first_page + at
 
     # ---------------------------------------------------------------- queries and -inf
     @cute.jit

@@ -21,7 +21,7 @@ from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, KEY_WINDOW, PAGE, QUERY_CHUNK
 from ..common import fill
-from ..common.asm import (fence_async_shared, ld_v4, ldg32, mbarrier_wait, outside, red_max, red_or, redux, shfl_idx, shr, sts32, sts_v4)
+from ..common.asm import (fence_async_shared, ld_v4, ld_v4_passing, ldg32, mbarrier_wait, outside, red_max, red_or, redux, shfl_idx, shr, sts32, sts_v4)
 from ..common.widen import groups_of, key_scale, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, widen_key_word, widen_word
 from . import prefill_q as queries
 from .form_walk import PlanWalk
@@ -169,7 +169,7 @@ class PrefillDirect(Prefill):
     def load_block(self, code_at: Int64, scale_at: Int64, codes, scales, i: cutlass.Constexpr):
         """Block i of the warp's into its registers."""
         step = ROWS * groups_of(self.fmt) if self.scale_layout == "public" else ROWS // 32 * 4
-        words = ld_v4(code_at, i * ROWS * CODE_BYTES)
+        words = ld_v4_passing(code_at, i * ROWS * CODE_BYTES)
         for j in cutlass.range_constexpr(4):
             codes[i * 4 + j] = words[j]
         scales[i] = load_scales(scale_at + i * step, self.fmt)

@@ -3,19 +3,25 @@
 A thread holds 2 rows x 32 columns of a tile (m64n128 accumulator layout): rows `warp*16 + lane/4` and 8 further, columns `8n + 2*(lane%4) + c`; a quad
 of lanes shares the rows. Its maxima (2 rows a tile) are reduced over the quad by a transposing butterfly: of two tiles lane l of the quad
 then owns (tile l // 2, row half l % 2), of one tile (row half l // 2). bf16 products have f32 accumulators, int8 ones int32.
+
+Integers have a maximum of three in one instruction, floats do not, and predicated ones cost floats two. Floats that are not negative (NaN among them) are ordered as their
+bits are as int32, and above all others; among negative ones the greatest has the least bits. So a page that all rows see whole is reduced by its bits, and once more, by the minimum,
+in a warp where a lane has met negative scores alone. On the diagonal rows that see few keys often have such, so there floats are reduced as floats.
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Int32, Int64, const_expr
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from ...configs.block_scores import HEAD_DIM, PAGE
-from ..common.asm import fmax_nan, mbarrier_arrive, shfl_xor, shfl_xor_f32, shl_by
+from ..common.asm import any_negative, bits_f32, fmax_nan, if_negative, mbarrier_arrive, shfl_xor, shfl_xor_f32, shl_by
 from .wgmma import start_tile, wait_for
 
 TILE_ROWS = 64                  # rows of a WGMMA tile
 COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]      # of a thread, less 2 * (lane % 4)
+FLOATS, INTS, LEAST = "max.NaN.f32", "max.s32", "min.s32"
+NEUTRAL = {FLOATS: "0xFF800000", INTS: "0x80000000", LEAST: "0x7FFFFFFF"}
 
 
 def columns_up_to(limit):
@@ -25,50 +31,44 @@ def columns_up_to(limit):
 
 
 @dsl_user_op
-def max_tree(values, counted=None, *, loc=None, ip=None):
-    """Maximum of the 32 accumulators of a row, NaN wins; with `counted`, only of those whose bit is set there (of none: -inf, or the least int32).
+def reduced(op, values, counted=None, *, loc=None, ip=None):
+    """FLOATS, INTS or LEAST over 32-bit words; with `counted`, over those whose bit is set there (NEUTRAL of none).
 
     One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which costs a copy of the accumulator.
-    Integers have a maximum of three, which ptxas makes of two that follow one another. ptxas moves the bits of `counted` into predicates seven at a time, so that
-    a column costs one predicated maximum, not a comparison and a selection beside it."""
-    int8 = isinstance(values[0], Int32)
-    ty, letter, op, low = ("s32", "r", "max.s32", "0x80000000") if int8 else ("f32", "f", "max.NaN.f32", "0fFF800000")
-    n, names = len(values), [f"${i + 1}" for i in range(len(values))]
-    text = ["{", f".reg .{ty} t<{n}>;", ".reg .pred p;"]
-    operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], [letter] * n
+    ptxas makes a maximum of three of two of integers that follow one another, and moves the bits of `counted` into predicates seven at a time, so that a column costs
+    one predicated maximum, not a comparison and a selection beside it."""
+    n, names, chains = len(values), [f"${i + 1}" for i in range(len(values))], 2
+    text = ["{", f".reg .b32 t<{n}>, r<4>, bit;", ".reg .pred p;"]
+    operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], ["r"] * n
     if counted is not None:
-        mask, chains = f"${n + 1}", 4
-        text += [f".reg .{ty} r<{chains}>;", ".reg .b32 bit;"]
-        for i in range(n):
-            text += [f"and.b32 bit, {mask}, {1 << i:#x};", "setp.ne.b32 p, bit, 0;"]
+        chains = 4
+        for i, name in enumerate(names):
+            text += [f"and.b32 bit, ${n + 1}, {1 << i:#x};", "setp.ne.b32 p, bit, 0;"]
             if i < chains:
-                text.append(f"selp.{'b32' if int8 else 'f32'} r{i}, {names[i]}, {low}, p;")
+                text.append(f"selp.b32 r{i}, {name}, {NEUTRAL[op]}, p;")
             else:
-                text.append(f"@p {op} r{i % chains}, r{i % chains}, {names[i]};")
+                text.append(f"@p {op} r{i % chains}, r{i % chains}, {name};")
         names = [f"r{i}" for i in range(chains)]
         operands, constraints = operands + [Int32(counted).ir_value(loc=loc, ip=ip)], constraints + ["r"]
     k = 0
     while len(names) > 1:
-        width = 3 if int8 and len(names) != 4 else 2
-        groups = [names[i:i + width] for i in range(0, len(names), width)]
-        names = []
-        for first, *others in groups:
-            for x in others:
-                text.append(f"{op} t{k}, {first}, {x};")
-                first = f"t{k}"
+        chains, ends = min(chains, (len(names) + 1) // 2), []
+        for c in range(chains):
+            end = names[c]
+            for x in names[c + chains::chains]:
+                text.append(f"{op} t{k}, {end}, {x};")
+                end = f"t{k}"
                 k += 1
-            names.append(first)
+            ends.append(end)
+        names = ends
     text += [f"mov.b32 $0, {names[0]};", "}"]
-    result, kind = (Int32, T.i32()) if int8 else (Float32, T.f32())
-    return result(llvm.inline_asm(kind, operands, "\n".join(text), ",".join(["=" + letter] + constraints), has_side_effects=True, is_align_stack=False,
-                                  asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip))
+    return Int32(llvm.inline_asm(T.i32(), operands, "\n".join(text), ",".join(["=r"] + constraints), has_side_effects=True, is_align_stack=False,
+                                 asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip))
 
 
-@cute.jit
-def row_maxima(acc, counted0, counted1):
-    """Maxima of this thread's part of its two rows: of the columns whose bits are set in the row's word, or, without words, of all."""
-    rows = [[acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)] for r in range(2)]
-    return max_tree(rows[0], counted0), max_tree(rows[1], counted1)
+def over_rows(op, acc, counted):
+    """`reduced` of this thread's part of the two rows of a tile; counted: a word or None for each."""
+    return [reduced(op, [acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)], counted[r]) for r in range(2)]
 
 
 @cute.jit
@@ -81,17 +81,22 @@ def arrive_once(bar: Int32):
 @cute.jit
 def step(int8: cutlass.Constexpr, tiles, b: Int64, k_empty: Int32, counted):
     """Products and maxima of one page: two maxima a tile. tiles: the A operand of each (wgmma.start_tile); b: the page's descriptor; counted: a word (`columns_up_to`)
-    for each of the maxima, or None: all columns count. The maxima of a tile run under the WGMMAs of the next (and those of the other warpgroups); nothing is in
+    for each of the maxima, or None for all: all columns count. The maxima of a tile run under the last WGMMA of the next and those of the other warpgroups; nothing is in
     flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done."""
     accs = [start_tile("s8" if int8 else "bf16", PAGE, HEAD_DIM * (1 if int8 else 2), a, b) for a in tiles]
+    words = [counted[2 * t:2 * t + 2] for t in range(len(accs))]
+    by_bits = not int8 and counted[0] is None
     maxima = []
     for t in cutlass.range_constexpr(len(accs)):
         wait_for(len(accs) - 1 - t)
         if const_expr(t == len(accs) - 1):
             arrive_once(k_empty)
-        low, high = row_maxima(accs[t], counted[2 * t], counted[2 * t + 1])
-        maxima += [low, high]
-    return maxima
+        maxima += over_rows(INTS if int8 or by_bits else FLOATS, accs[t], words[t])
+    if const_expr(by_bits):
+        if any_negative(cutlass.min(cutlass.min(maxima[0], maxima[1]), cutlass.min(maxima[2], maxima[3]))) != 0:
+            least = over_rows(LEAST, accs[0], words[0]) + over_rows(LEAST, accs[1], words[1])
+            maxima = [if_negative(greatest, of_negative, greatest) for greatest, of_negative in zip(maxima, least)]
+    return maxima if int8 else [bits_f32(x) for x in maxima]
 
 
 def larger(a, b, lanes):

@@ -47,7 +47,7 @@ def _k_step(k, rows):
 
 
 def start_tile(kind, columns, row_bytes, a, b):
-    """A tile of 64 rows x `columns`: a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. The fence of A's registers is in it.
+    """A tile of 64 rows x `columns`: the bits of a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. The fence of A's registers is in it.
 
     kind: "bf16" | "s8"; a: registers, four a K step of 32 bytes, or a descriptor; b: descriptor."""
     n, steps, in_registers = columns // 2, row_bytes // 32, isinstance(a, list)
@@ -62,8 +62,7 @@ def start_tile(kind, columns, row_bytes, a, b):
             text.append(f"add.s64 a, ${n}, {_k_step(k, 64)};")
         text += [f"add.s64 b, ${n + len(operands) - 1}, {_k_step(k, columns)};", f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};"]
     text.append("wgmma.commit_group.sync.aligned; }")
-    out, letter = (Int32, "=&r") if kind == "s8" else (Float32, "=&f")
-    return list(asm("\n".join(text), [out] * n, operands, ",".join([letter] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]), pure=False))
+    return list(asm("\n".join(text), [Int32] * n, operands, ",".join(["=&r"] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]), pure=False))
 
 
 def fence(regs):
