@@ -1,9 +1,9 @@
 """Scores that an H200 computed with the native kernels of sm_90a.
 
-h200.npz     the scores of 36 rows, "<case>|<path>" (jax 0.11.2)
-exact.json   digests of the scores of every exact row of the simulator's list: {digest of the inputs: {path: digest}}; made on a card by
+h200.npz     the scores of 36 rows, "<case>|<path>", 32 of them on both paths (jax 0.11.2)
+exact.json   digests of the scores of every exact row of the simulator's list: {digest of the inputs: {path: digest}}
 
-    PYTHONPATH=tests:. python -m ptxsim.golden tests/ptxsim/golden/exact.json
+Both are made on a card, by `python -m ptxsim.golden` (golden/__main__.py).
 """
 import functools
 import hashlib
@@ -13,6 +13,7 @@ import pathlib
 import numpy as np
 
 HERE = pathlib.Path(__file__).parent
+SCORES = HERE / "h200.npz"
 
 
 def digest(scores, salt=""):
