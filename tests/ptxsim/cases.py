@@ -81,6 +81,13 @@ def _balanced(inp):
     return inp
 
 
+def _negative(inp):
+    """No positive code in a key, no negative one in every other query head."""
+    inp.q[:, ::2] &= 0x77
+    inp.k |= 0x88
+    return inp
+
+
 def _low_key(inp):
     """A group of one key of every page far below all else: the page is not held in bf16, and any of its keys may have the maximum."""
     first = inp.k_scale[:, :, 5, 0]
@@ -156,6 +163,10 @@ def _machinery(fmt):
         ("passes_exact", "four pages a pass, two tiles of queries", b([130, 40], [300, 900], 4, seed=207, kind="exact"), dict(passes_of=4, paths=("prefill",), exact=True)),
         ("passes_of_one", "a pass a page", b([20, 9], [500, 300], 2, seed=208), dict(passes_of=1, paths=("prefill",))),
         ("deep_prefill", "13 and 22 pages under several tiles", b([130, 60], [1700, 2800], 4, 2, seed=209), dict(paths=("prefill",))),
+        ("negative", "heads all of whose scores are negative beside others, whole pages and the diagonal", lambda f: _negative(batch(f, [130, 40], [700, 900], 4, 2, seed=238)),
+         dict(paths=("prefill",))),
+        ("negative_exact", "the same with equal bits asked for, in passes, and pages of NaN", lambda f: _bad_pages(_negative(batch(f, [70, 33], [900, 620], 4, seed=239, kind="exact")), (2, 9)),
+         dict(passes_of=3, paths=("prefill",), exact=True)),
         ("many_tiles", "more than 256 pairs of tiles of 32 tokens: the plan's loop over pairs goes around", b([129] * 130, [1 + i % 40 for i in range(130)], 1, seed=219, causal=False),
          dict(paths=("prefill",))),
         ("prefill_ratio_17", "17 heads a KV head: padded groups", b([40], [900], 17, seed=210), dict(paths=("prefill",))),

@@ -21,7 +21,7 @@ from . import cache, cases, forms_alone, kernels, pages_alone, plan_alone, runs
 from .decode.operands import OPS
 
 RECORDS = cache.HERE / "results" / "mutations.json"
-CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries,sim_many_tiles"
+CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries,sim_many_tiles,sim_negative"
 SCHEDULES = ("eager", "lazy", "random:1")
 
 # What a change is called: an instruction that orders, moves or multiplies is dropped; a wait answers at once; a count of arrivals, bytes, threads or groups in flight is
