@@ -6,6 +6,8 @@ work of sweep.py, whose records test_records.py reads. A variant whose kernels h
 import pytest
 
 from ptxsim import cases, kernels, runs
+from support import cases as table
+from support.inputs import batch
 
 VARIANTS = runs.quick_variants()
 SCHEDULES = ("eager", "random:7")
@@ -56,3 +58,13 @@ def test_both_forms_of_prefill_have_the_same_bits(row):
     case, = cases.of("prefill", forms[0].format, row)
     (one, _), (other, _) = (runs.run(kernels.load(v.launches), v, case, "eager") for v in forms)
     assert not case.table.exact and (one.scores.view("u4") == other.scores.view("u4")).all()
+
+
+@pytest.mark.parametrize("fmt", ("nvfp4", "mxfp4"))
+def test_a_fill_of_one_unit(fmt):
+    """One head, one block, and 128 neighbouring tokens of no sequence: all of the -inf that copies write are one unit of one warp (mutations asked for it)."""
+    case = cases.Case(table.Case(f"one_unit-{fmt}", "a fill of one unit", fmt, lambda f: batch(f, [5], [40], 1, seed=240, pad_tokens=299)))
+    for variant in VARIANTS:
+        if (variant.arch, variant.path, variant.format) == ("sm_90a", "prefill", fmt):
+            outcome, problems = runs.run(kernels.load(variant.launches), variant, case, "eager")
+            assert outcome and not problems, (runs.label(variant), problems[:3])
