@@ -60,11 +60,27 @@ def test_both_forms_of_prefill_have_the_same_bits(row):
     assert not case.table.exact and (one.scores.view("u4") == other.scores.view("u4")).all()
 
 
-@pytest.mark.parametrize("fmt", ("nvfp4", "mxfp4"))
-def test_a_fill_of_one_unit(fmt):
-    """One head, one block, and 128 neighbouring tokens of no sequence: all of the -inf that copies write are one unit of one warp (mutations asked for it)."""
-    case = cases.Case(table.Case(f"one_unit-{fmt}", "a fill of one unit", fmt, lambda f: batch(f, [5], [40], 1, seed=240, pad_tokens=299)))
+def right_on_the_prefills(name, reason, fmt, make):
+    """A batch that the list does not have, on the prefills of sm_90a."""
+    case = cases.Case(table.Case(f"{name}-{fmt}", reason, fmt, make))
     for variant in VARIANTS:
         if (variant.arch, variant.path, variant.format) == ("sm_90a", "prefill", fmt):
             outcome, problems = runs.run(kernels.load(variant.launches), variant, case, "eager")
             assert outcome and not problems, (runs.label(variant), problems[:3])
+
+
+# Two that mutations asked for
+@pytest.mark.parametrize("fmt", ("nvfp4", "mxfp4"))
+def test_a_fill_of_one_unit(fmt):
+    """One head, one block, and 128 neighbouring tokens of no sequence: all of the -inf that copies write are one unit of one warp."""
+    right_on_the_prefills("one_unit", "a fill of one unit", fmt, lambda f: batch(f, [5], [40], 1, seed=240, pad_tokens=299))
+
+
+@pytest.mark.parametrize("key", (3, 66, 127))
+def test_one_key_outside_the_window(key):
+    """A page that bf16 does not hold for one of its keys, far above the others, in either half of its rows."""
+    def make(f):
+        inp = batch(f, [9], [300], 2, seed=241, kind="narrow")
+        inp.k_scale[inp.kv_indices[1], 0, key] = 230
+        return inp
+    right_on_the_prefills(f"one_far_key_{key}", "one key for the fixup", "mxfp4", make)
