@@ -69,11 +69,12 @@ def right_on_the_prefills(name, reason, fmt, make):
             assert outcome and not problems, (runs.label(variant), problems[:3])
 
 
-# Two that mutations asked for
-@pytest.mark.parametrize("fmt", ("nvfp4", "mxfp4"))
-def test_a_fill_of_one_unit(fmt):
-    """One head, one block, and 128 neighbouring tokens of no sequence: all of the -inf that copies write are one unit of one warp."""
-    right_on_the_prefills("one_unit", "a fill of one unit", fmt, lambda f: batch(f, [5], [40], 1, seed=240, pad_tokens=299))
+# What mutations asked for
+@pytest.mark.parametrize("heads, padding", ((1, 299), (2, 300)))
+@pytest.mark.parametrize("fmt, kind", (("nvfp4", "ordinary"), ("mxfp4", "narrow"), ("mxfp4", "wide")))
+def test_a_small_fill(fmt, kind, heads, padding):
+    """128 neighbouring tokens of no sequence, in int8 and in bf16. One head and one block: all that copies write is one unit of one warp. Two heads and 305 tokens: the second row does not start on 16 bytes."""
+    right_on_the_prefills(f"small_fill_{kind}_{heads}", "a fill of a unit a head", fmt, lambda f: batch(f, [5], [40], heads, seed=240, kind=kind, pad_tokens=padding))
 
 
 @pytest.mark.parametrize("key", (3, 66, 127))
