@@ -16,7 +16,6 @@ from support import check
 
 GOLDEN = np.load(golden.SCORES)
 VARIANTS = [v for v in runs.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.max_columns == 0)]
-SAME_SUMS = {"nvfp4": (DIRECT_COLUMNS["nvfp4"], 0), "mxfp4": (DIRECT_COLUMNS["mxfp4"], 0)}        # bounds of the two prefills that add in one order
 
 
 def ran_on_the_card(variant, inp):
@@ -25,8 +24,8 @@ def ran_on_the_card(variant, inp):
     columns = inp.max_seqlen_q * (heads // heads_kv)
     others = [v.max_columns for v in runs.all_variants() if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
     taken = min((x for x in others if columns <= x), default=0)
-    same = SAME_SUMS[variant.format] if variant.path == "prefill" else ()
-    return variant.arch == "sm_90a" and (variant.max_columns == taken or {variant.max_columns, taken} <= set(same))
+    alike = variant.path == "prefill" and {variant.max_columns, taken} <= {DIRECT_COLUMNS[variant.format], 0}      # direct and staged
+    return variant.arch == "sm_90a" and (variant.max_columns == taken or alike)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
