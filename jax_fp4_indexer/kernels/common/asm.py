@@ -340,6 +340,23 @@ def bulk_load(dst, src, nbytes, bar, policy):
         [], [dst, src, bar, policy], "r,l,r,l")
 
 
+def bulk_prefetch(src, nbytes):
+    """Copy engine: nbytes from global src on their way to L2."""
+    asm(f"cp.async.bulk.prefetch.L2.global [$0], {nbytes};", [], [src], "l")
+
+
+# By one lane, chosen in the same piece of assembly: ptxas then issues the instruction once a warp, where behind a branch on the lane it writes a loop over the lanes that take it
+def expect_elected(bar, nbytes):
+    """mbarrier_expect_tx by one lane."""
+    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes}; }}", [], [bar], "r")
+
+
+def bulk_load_elected(dst, src, nbytes, bar, policy):
+    """bulk_load by one lane."""
+    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3; }}",
+        [], [dst, src, bar, policy], "r,l,r,l")
+
+
 def bar_sync(index, threads):
     asm(f"bar.sync $0, {threads};", [], [index], "r")
 

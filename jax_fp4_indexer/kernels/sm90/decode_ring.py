@@ -6,28 +6,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..common.asm import (asm, ballot_le, bulk_load, fence_async_shared, ldg32, ldg32_if, mad_wide, mbarrier_arrive, mbarrier_expect_tx, opaque, redux, shfl_idx, shr, sts_v4, unseen)
+from ..common.asm import (ballot_le, bulk_load, bulk_load_elected, bulk_prefetch, expect_elected, fence_async_shared, ldg32, ldg32_if, mad_wide, mbarrier_arrive, mbarrier_expect_tx,
+                          opaque, redux, shfl_idx, shr, sts_v4, unseen)
 from ..common.fixed import Fixed
 
 EVICT_FIRST = 0x12F0000000000000      # the value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
 NO_PAGE, BAD_PAGE = -1, -2      # of a lane of a Feed's cursor
 NAN_SCALES = {"nvfp4": 0x7F7F7F7F, "mxfp4": -1}
-
-
-def prefetch_l2(at, nbytes):
-    asm(f"cp.async.bulk.prefetch.L2.global [$0], {nbytes};", [], [at], "l")
-
-
-# By one lane, chosen in the same piece of assembly: ptxas then issues a copy once a warp, where behind a branch on the lane it writes a loop over the lanes that take it
-def expect_elected(bar, nbytes):
-    """One lane arrives and announces nbytes."""
-    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes}; }}", [], [bar], "r")
-
-
-def bulk_load_elected(dst, src, nbytes, bar, policy):
-    """bulk_load by one lane."""
-    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3; }}",
-        [], [dst, src, bar, policy], "r,l,r,l")
 
 
 class Ring(Fixed):
@@ -133,7 +118,7 @@ class Feed(Ring):
         end, turn, page_id = asked
         if (turn == u) & (u < end) & (page_id >= 0) & (page_id < self.num_pages):
             for base, nbytes in ((self.k, 8192), (self.k_scale, 128 * self.c.groups)):
-                prefetch_l2(mad_wide(page_id, Int32(nbytes), base), nbytes)
+                bulk_prefetch(mad_wide(page_id, Int32(nbytes), base), nbytes)
 
     @cute.jit
     def settle(self, w, cursor, stop):

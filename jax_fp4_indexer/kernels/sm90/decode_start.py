@@ -10,7 +10,6 @@ from ..common.asm import bcast_half, e4m3x2_to_f16x2, fence_async_shared, fence_
 from ..common.fixed import Fixed
 
 SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
-NAMED_BARRIERS = 16
 STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps (of wide kernels)
 WARPS = 4                       # of a group
 
@@ -25,8 +24,6 @@ class RingConfig:
         """None, or why this variant cannot run."""
         if self.format not in GROUPS or self.scale_layout not in ("public", "preordered_mma"):
             return f"unknown format {self.format!r} or scale layout {self.scale_layout!r}"
-        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
-            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         if self.shared_bytes > SHARED_LIMIT:
             return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
         return None

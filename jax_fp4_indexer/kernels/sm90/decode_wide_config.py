@@ -6,6 +6,7 @@ from ..common.sequences import TABLE_BYTES
 from .decode_start import STAGES, RingConfig
 
 REGISTERS = 65536
+NAMED_BARRIERS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,8 @@ class WideDecodeConfig(RingConfig):
         need = self.columns + 32 + self.columns // 4 + 60
         if need > min(self.registers, 255):
             return f"about {need} registers a thread of {self.registers}"
+        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
+            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         return super().fits()
 
     @property
