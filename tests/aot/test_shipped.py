@@ -29,3 +29,14 @@ def test_every_arch_serves_every_call(arch, path):
             for kind in {v.implementation for v in of_call}:
                 bounds = [v.max_columns for v in of_call if v.implementation == kind]
                 assert bounds.count(0) == 1 and len(set(bounds)) == len(bounds)
+
+
+@pytest.mark.parametrize("warpgroups", (0, 5))
+def test_a_decode_of_no_or_too_many_warps_is_refused(warpgroups):
+    """Five warpgroups would fit shared memory, and write beside their tables."""
+    from jax_fp4_indexer.kernels.sm90.decode import DecodeKernel
+    from jax_fp4_indexer.kernels.sm90.decode_config import DecodeConfig
+    from jax_fp4_indexer.kernels.sm90.decode_wide_config import WideDecodeConfig
+    with pytest.raises(ValueError, match=f"{4 * warpgroups} warps, of 1 to 16"):
+        DecodeKernel(DecodeConfig(warpgroups=warpgroups))
+    assert WideDecodeConfig(warpgroups=warpgroups).fits()

@@ -3,7 +3,7 @@ import dataclasses
 
 from ...configs.block_scores import CODE_BYTES, PAGE
 from . import decode_int8
-from .decode_runs import TABLE_BYTES
+from .decode_runs import MOST_WARPS, TABLE_BYTES
 from .decode_start import WARPS, RingConfig
 
 ROWS = 16                       # packed (query head, query) rows of one sequence and KV head that are worked at a time
@@ -25,6 +25,8 @@ class DecodeConfig(RingConfig):
     def fits(self):
         if self.pieces not in (1, 2, 4):
             return f"{self.pieces} pieces of a page of four slices"
+        if not 1 <= self.warps <= MOST_WARPS:
+            return f"{self.warps} warps, of 1 to {MOST_WARPS}: each has a word beside the table of the sequences"
         return super().fits()
 
     @property

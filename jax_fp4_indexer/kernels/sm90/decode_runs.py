@@ -13,7 +13,8 @@ from ..common.sequences import KEYS, LARGEST, Sequences, clamp, falls_in_share
 MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
 ENDS_BYTES = (MOST + 1) * 4     # ends[i] of sequence i; LARGEST where there is none
 SHORT = ENDS_BYTES + (MOST + 1) * 16    # a word a warp: bit 0 if there is something for `fill_invisible` to write, bit 1 if a sum of queries or pages falls
-TABLE_BYTES = SHORT + 64
+MOST_WARPS = 16                 # of a CTA, a power of two
+TABLE_BYTES = SHORT + MOST_WARPS * 4
 
 
 @cute.jit
@@ -65,7 +66,7 @@ class Runs(Sequences):
     def state(self, lane):
         """0 where every sequence has all k_tiles blocks and there is no padding token: nothing is invisible. Above 1 where a sum of queries or pages falls:
         there are no units then. All lanes of a warp; after `load`'s barrier."""
-        return redux("or", lds32(self.table + SHORT + (lane & 15) * 4))
+        return redux("or", lds32(self.table + SHORT + (lane & (MOST_WARPS - 1)) * 4))
 
     def entry(self, which, i):
         return asm("{ .reg .pred p; mov.b32 $0, 0; setp.le.s32 p, $3, " + str(MOST) + "; @p ld.shared.b32 $0, [$1+" + str(ENDS_BYTES + which * 4) + "]; "

@@ -24,12 +24,12 @@ class WideDecodeConfig(RingConfig):
         """None, or why this variant cannot run."""
         if self.columns not in (32, 64):
             return f"columns {self.columns}: must be 32 or 64"
+        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
+            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         # Two accumulators, one tile's keys, and about 60 for addresses and state
         need = self.columns + 32 + self.columns // 4 + 60
         if need > min(self.registers, 255):
             return f"about {need} registers a thread of {self.registers}"
-        if not 1 <= self.warpgroups * STAGES <= NAMED_BARRIERS:
-            return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         return super().fits()
 
     @property
