@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -29,9 +30,9 @@ def facts_of(entry: dict, cubin: bytes) -> dict:
     found = inspect.read_cubin(cubin)
     constants = hashlib.sha256()
     for name, _, data in inspect._sections(cubin):
-        bank = name.removeprefix(".nv.constant").partition(".")[0]
-        if bank != name and bank != "0":                # bank 0 holds the parameters
-            constants.update(bank.encode() + b"\0" + data)
+        bank = re.match(r"\.nv\.constant(\d+)", name)
+        if bank and bank[1] != "0":                     # bank 0 holds the parameters
+            constants.update(bank[1].encode() + b"\0" + data)
     return {"text": hashlib.sha256(inspect.text_of(cubin)).hexdigest(), "constants": constants.hexdigest(), "instructions": found.instructions,
             "registers": found.registers, "spill_bytes": found.stack_bytes, "static_shared_bytes": found.static_shared_bytes,
             "param_bytes": list(found.param_bytes), **{key: entry[key] for key in LAUNCH_FACTS}}
