@@ -11,14 +11,15 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "jax_fp4_indexer"
 ALLOWED = {
     "formats": set(),
     "configs": {"formats"},
+    "specs": {"formats", "configs"},
     "reference": {"formats", "configs"},
-    "ops": {"formats", "configs", "reference", "primitives"},
-    "primitives": {"formats", "configs", "reference"},
-    "kernels": {"formats", "configs"},
-    "aot": {"formats", "configs", "kernels"},
+    "ops": {"formats", "configs", "specs", "reference", "primitives"},
+    "primitives": {"formats", "configs", "specs", "reference"},
+    "kernels": {"formats", "configs", "specs"},
+    "aot": {"formats", "configs", "specs", "kernels"},
 }
-WITHOUT_JAX = ("formats", "configs", "kernels", "aot")
-WITHOUT_DSL = ("formats", "configs", "reference", "ops", "primitives")
+WITHOUT_JAX = ("formats", "configs", "specs", "kernels", "aot")
+WITHOUT_DSL = ("formats", "configs", "specs", "reference", "ops", "primitives")
 
 
 def imports(path):
