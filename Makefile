@@ -14,6 +14,7 @@
 #   make card-report    parity, benchmark and sanitizer of this machine's GPU in one archive (docs/blackwell.md)
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
 #   make benchmark-all  every case into benchmarks/results/<card>
+#   make warnings       the simulator's core for three generations of x86-64 processors, every warning of the compiler an error (.ci/run)
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
 # Where nvidia-smi answers, JAX's CUDA plugin of the driver's CUDA version is installed too; EXTRAS=dev keeps it out.
@@ -32,7 +33,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all simulate-again test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all simulate-again test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
 
 venv: $(READY)
 
@@ -115,6 +116,11 @@ benchmark-all: cubins library
 # Fetches nothing where Bazel reads WORKSPACE (4 to 7): tools/bazel/stubs stands for the rule repositories.
 bazel-test: venv
 	bazel test --repo_env=JFI_PYTHON=$(SITE)/python //...
+
+LEVELS := native $(if $(filter x86_64,$(shell uname -m)),x86-64-v2 x86-64-v3)
+warnings: venv
+	@set -e; for level in $(LEVELS); do echo "the simulator's core for $$level"; \
+	  JFI_PTXSIM_WERROR=1 JFI_PTXSIM_MARCH=$$level PYTHONPATH=.:tests $(BIN)/python -c "from ptxsim import native; native.build('core', 'core'); native.build('libcuda', 'driver')"; done
 
 clean:
 	rm -rf build dist jax_fp4_indexer/_lib jax_fp4_indexer/cubins/sm_* jax_fp4_indexer/cubins/manifest.json

@@ -34,16 +34,17 @@ typedef double Doubles __attribute__((vector_size(8 * WIDE), aligned(8)));
 typedef i64 Longs __attribute__((vector_size(8 * WIDE), aligned(8)));
 typedef i32 Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
 
-static Ints greater(Ints a, Ints b) {
-  Ints first = a > b;
-  return (a & first) | (b & ~first);
+// Vectors go into and out of these two functions by pointer: by value, their calling convention would depend on the registers of the processor.
+static inline void raise_to(Ints *top, const Ints *e) {
+  Ints below = *top < *e;
+  *top = (*e & below) | (*top & ~below);
 }
 
-// trunc of every element, and the sign of a zero; `bad` where one is not a number below 2^62.
-static Doubles truncated(Doubles x, Longs *bad) {
-  Longs sign = (Longs)x & (i64)(1ull << 63);
-  *bad |= ~((Doubles)((Longs)x ^ sign) < 0x1p62);
-  return (Doubles)((Longs)__builtin_convertvector(__builtin_convertvector(x, Longs), Doubles) | sign);
+// x becomes trunc of every element, and keeps the sign of a zero; `bad` where one is not a number below 2^62.
+static inline void truncate_all(Doubles *x, Longs *bad) {
+  Longs sign = (Longs)*x & (i64)(1ull << 63);
+  *bad |= ~((Doubles)((Longs)*x ^ sign) < 0x1p62);
+  *x = (Doubles)((Longs)__builtin_convertvector(__builtin_convertvector(*x, Longs), Doubles) | sign);
 }
 
 // d[j] += a . b[.][j] for n columns, a multiple of WIDE. b and its exponents: [K][stride]. fraction: bits kept below the greatest exponent; result: below that of the sum (23: of a fp32).
@@ -53,13 +54,19 @@ void dot_row(const double *a, const int *ea, const double *b, const int *eb, int
     for (int j = 0; j < WIDE; j++) top[j] = exponent(d[j]);
     for (int k = 0; k < K; k++) {
       Ints e = *(const Ints *)(eb + k * stride) + ea[k];
-      top = greater(top, e);
+      raise_to(&top, &e);
     }
-    top = greater(top, (Ints){} - 126);
+    Ints least = (Ints){} - 126;
+    raise_to(&top, &least);
     Doubles up = (Doubles)((__builtin_convertvector(fraction - top, Longs) + 1023) << 52);
     Longs bad = {};
-    Doubles sum = truncated(*(const Doubles *)d * up, &bad);
-    for (int k = 0; k < K; k++) sum += truncated(a[k] * *(const Doubles *)(b + k * stride) * up, &bad);
+    Doubles sum = *(const Doubles *)d * up;
+    truncate_all(&sum, &bad);
+    for (int k = 0; k < K; k++) {
+      Doubles product = a[k] * *(const Doubles *)(b + k * stride) * up;
+      truncate_all(&product, &bad);
+      sum += product;
+    }
     for (int j = 0; j < WIDE; j++) {
       double s = sum[j];
       if (bad[j]) {             // an infinity or NaN among them shows in the sum
