@@ -28,6 +28,12 @@ def some_ints(seed):
     return x.astype(np.int32)
 
 
+def _bytes(a, of_a, b, of_b):
+    """Sum of the products of four bytes."""
+    parts = [U(x).view(t).reshape(-1, 4).astype(np.int64) for x, t in ((a, of_a), (b, of_b))]
+    return (parts[0] * parts[1]).sum(1)
+
+
 U = lambda x: np.asarray(x).astype(np.int64).astype(np.uint64).astype(np.uint32)
 
 
@@ -49,6 +55,8 @@ U = lambda x: np.asarray(x).astype(np.int64).astype(np.uint64).astype(np.uint32)
     ("shf.r.wrap.b32 %r7, %r6, %r9, 8;", lambda a, b: (a & 0xFFFFFFFF) >> 8 | b << 24),
     ("prmt.b32 %r7, %r6, %r9, 0x5410;", lambda a, b: (a & 0xFFFF) | b << 16),
     ("prmt.b32 %r7, %r6, %r9, 0x0888;", lambda a, b: np.where(a & 128, 0xFFFFFF, 0) | (a & 255) << 24),
+    ("dp4a.s32.s32 %r7, %r6, %r9, 7;", lambda a, b: _bytes(a, np.int8, b, np.int8) + 7),
+    ("dp4a.u32.s32 %r7, %r6, %r9, %r6;", lambda a, b: _bytes(a, np.uint8, b, np.int8) + a),
     ("setp.lt.s32 %p1, %r6, %r9; selp.b32 %r7, 5, 6, %p1;", lambda a, b: np.where(a < b, 5, 6)),
     ("cvt.u16.u32 %h1, %r6; cvt.s32.s16 %r7, %h1;", lambda a, b: a.astype(np.int16)),
 ])

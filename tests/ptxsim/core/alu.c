@@ -68,6 +68,16 @@ static u64 prmt(u64 a, u64 b, u64 select) {
   return out;
 }
 
+// Four products of bytes, signed or not as each operand says, and a word.
+static u64 dp4a(u64 a, u64 b, u64 c, int a_signed, int b_signed) {
+  u32 sum = c;
+  for (int q = 0; q < 4; q++) {
+    i32 x = (u8)(a >> (8 * q)), y = (u8)(b >> (8 * q));
+    sum += (u32)((a_signed ? (i8)x : x) * (b_signed ? (i8)y : y));
+  }
+  return sum;
+}
+
 static u64 funnel(u64 a, u64 b, u64 by, int left, int wrap) {
   u32 k = wrap ? by & 31 : (u32)by > 32 ? 32 : (u32)by;
   u64 both = b << 32 | (u32)a;
@@ -412,6 +422,7 @@ int op_alu(Step *x) {
     case OP_SHF_R: LANES(funnel(A, B, C, 0, IM(0))); break;
     case OP_PRMT: LANES(prmt(A, B, C)); break;
     case OP_LOP3: lop3(W, I, dd, a, b, c3, m); break;
+    case OP_DP4A: LANES(dp4a(A, B, C, IM(0), IM(1))); break;
     case OP_CVTI: LANES(convert_int(A, I)); break;
     default: return floating(x, a, b, c3);
   }

@@ -204,6 +204,11 @@ def _prmt(d, ins, m):
     return d.plain("PRMT", ins, 32, 3)
 
 
+@form(r"dp4a\.([us])32\.([us])32")
+def _dp4a(d, ins, m):
+    return d.plain("DP4A", ins, 32, 3, [int(m.group(1) == "s"), int(m.group(2) == "s")])
+
+
 @form(r"lop3\.b32")
 def _lop3(d, ins, m):
     return d.row("LOP3", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:4]], [ins.args[4].value], 1)
