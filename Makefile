@@ -1,6 +1,6 @@
 # A fresh clone needs Python 3.11 or newer, a C++17 compiler and the Python package index; every target brings what it needs up to date first.
 #
-#   make demo           the main job on a long context: table, and a picture in out/
+#   make demo           the main job on a long context: table, and a picture in out/; builds only what this machine's GPU runs, without a GPU nothing
 #   make example        a small decoder with sparse attention on top of the op, against dense attention; GPU if there is one, else CPU
 #   make test           every test that needs no GPU
 #   make test-smoke     definition and API only: no kernels, no C++
@@ -56,7 +56,13 @@ library: venv
 wheel:
 	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
 
-demo: cubins library
+# Builds what this machine runs: without a GPU nothing, with one the library and the kernels of its arch.
+demo: venv
+	@capability=$$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1); \
+	if test -z "$$capability"; then exit 0; fi; \
+	archs=$$($(BIN)/python -c "import sys; from jax_fp4_indexer.configs.arch import archs_for; print(','.join(archs_for(sys.argv[1])))" "$$capability") || exit 1; \
+	if test -z "$$archs"; then exit 0; fi; \
+	$(BIN)/python -m jax_fp4_indexer.aot build --arch "$$archs" && $(MAKE) library
 	$(BIN)/jax-fp4-indexer demo
 
 example: cubins library

@@ -49,7 +49,7 @@ def test_commands_exist():
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     named = set(re.findall(r"\bmake ([\w-]+)", README))
     assert named and named <= set(targets)
-    for module, words in (("jax_fp4_indexer.aot", re.findall(r"-m jax_fp4_indexer\.aot (\w+)", COMMANDS)), ("jax_fp4_indexer.cli", re.findall(r"`jax-fp4-indexer (\w+)", README))):
+    for module, words in (("jax_fp4_indexer.aot", re.findall(r"-m jax_fp4_indexer\.aot (\w+)", COMMANDS)), ("jax_fp4_indexer", re.findall(r"`jax-fp4-indexer (\w+)", README))):
         assert words
         listed = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120).stdout
         assert all(re.search(rf"^  {word}\b", listed, re.M) for word in words), (module, words, listed)

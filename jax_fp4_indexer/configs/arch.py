@@ -80,3 +80,9 @@ def runs_on(arch, capability):
     if arch.endswith("a"):
         return (major, minor) == tuple(capability)
     return major == capability[0] and minor <= capability[1]
+
+
+def archs_for(capability: str) -> list[str]:
+    """The arch, in a list, whose cubins a GPU of compute capability "9.0" takes; an empty list where none is built for it."""
+    numbers = tuple(int(part) for part in capability.split("."))
+    return [name for name in ARCHS if runs_on(name, numbers)]

@@ -7,7 +7,8 @@ import jax
 import pytest
 from click.testing import CliRunner
 
-from jax_fp4_indexer import cli, doctor
+from jax_fp4_indexer.cli import doctor
+from jax_fp4_indexer.cli.main import main
 from jax_fp4_indexer.primitives import runtime
 
 LIBRARY = f"_lib/{runtime.LIBRARY}"
@@ -95,8 +96,60 @@ def test_jax_without_a_device(monkeypatch, error):
         raise error
     monkeypatch.setattr(jax, "default_backend", fail)
     monkeypatch.setattr(jax, "devices", fail)
-    result = CliRunner().invoke(cli.main, ["doctor"])
+    result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1 and "no device to run on" in result.output and "unset it" in " ".join(result.output.replace("│", " ").split()), result.output
     for command in ("demo", "bench"):
-        result = CliRunner().invoke(cli.main, [command])
+        result = CliRunner().invoke(main, [command])
         assert result.exit_code == 1 and "Error: JAX has no device to run on" in result.output and "Unset JAX_PLATFORMS" in result.output, result.output
+
+
+@pytest.fixture
+def gpu_of(monkeypatch):
+    """Makes the default device look like a GPU of the capability that is passed."""
+    def pretend(capability):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(runtime, "capability_of", lambda device: capability)
+    return pretend
+
+
+def rows_of(text):
+    """{name: value} of the doctor's table, wrapped lines joined."""
+    rows, name = {}, None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if len(cells) == 2:
+            name = cells[0] or name
+            rows[name] = f"{rows[name]} {cells[1]}" if not cells[0] else cells[1] if name not in rows else f"{rows[name]} / {cells[1]}"
+    return rows
+
+
+@pytest.mark.parametrize("capability, kind", [
+    ((8, 0), "portable sm_80"), ((8, 9), "portable sm_80"), ((9, 0), "native sm_90a"), ((10, 0), "native sm_100a"), ((10, 3), "native sm_103a"),
+    ((12, 0), "portable sm_120a")])
+def test_a_gpu_gets_the_kernels_of_its_arch(gpu_of, capability, kind):
+    gpu_of(capability)
+    result = CliRunner().invoke(main, ["doctor"])
+    rows = {name: value for name, value in rows_of(result.output).items() if name.startswith("block scores")}
+    assert len(rows) == 4 and result.exit_code == 0, result.output
+    for name, value in rows.items():
+        _, path, fmt = name.split(", ")
+        for call in value.split(" / "):
+            assert f": {kind} kernels " in call and path in call.partition(": ")[2] and fmt in call.partition(": ")[2], (name, value)
+
+
+def test_the_kernels_that_the_doctor_names_are_those_of_the_launch(gpu_of):
+    gpu_of((9, 0))
+    for path, _, columns in doctor.CALLS:
+        for fmt in doctor.FORMATS:
+            expected = runtime.choose_variant((9, 0), path=path, fp4_format=fmt, scale_layout="public", columns=columns)
+            assert doctor.kernel_for(path, fmt, columns, "public") == f"native sm_90a kernels {' + '.join(expected[2])}"
+    assert doctor.kernel_for("decode", "nvfp4", 16) != doctor.kernel_for("decode", "nvfp4", 128)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (11, 0)])
+def test_a_gpu_without_kernels_is_a_failure_with_a_reason(gpu_of, capability):
+    gpu_of(capability)
+    result = CliRunner().invoke(main, ["doctor"])
+    rows = rows_of(result.output)
+    assert result.exit_code == 1 and "jnp reference" in rows["block scores, decode, nvfp4"], result.output
+    assert f"{capability[0]}.{capability[1]}" in rows["block scores, decode, nvfp4"]

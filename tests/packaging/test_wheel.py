@@ -50,10 +50,10 @@ def test_the_wheel_asks_for_what_it_needs(wheel):
         (name,) = (n for n in z.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = z.read(name).decode()
         (entry,) = (n for n in z.namelist() if n.endswith("entry_points.txt"))
-        assert "jax-fp4-indexer = jax_fp4_indexer.cli:main" in z.read(entry).decode().replace("=", " = ").replace("  ", " ")
+        assert "jax-fp4-indexer = jax_fp4_indexer.__main__:main" in z.read(entry).decode().replace("=", " = ").replace("  ", " ")
     needed = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.M)
     assert "jax" in needed and not [n for n in needed if "cutlass" in n or "nvidia" in n]
-    assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)) == {"cuda12", "cuda13", "test", "bench", "dev"}
+    assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)) == {"cuda12", "cuda13", "cli", "test", "bench", "dev"}
     assert "Requires-Python: >=3.11" in metadata
 
 

@@ -44,7 +44,7 @@ def commands(out, quick=False):
     run, bench = [PYTHON, HERE / "run.py"], [PYTHON, ROOT / "benchmarks" / "run.py"]
     model = [PYTHON, ROOT / "benchmarks" / "model.py", out / "block_scores.json"]
     table = {
-        "doctor": ([PYTHON, "-m", "jax_fp4_indexer.cli", "doctor"], 60),
+        "doctor": ([PYTHON, "-m", "jax_fp4_indexer", "doctor"], 60),
         "parity": ([*run, "--extra", "contexts,huge", "--time-limit", "840", "--json", out / "parity.json"], 900),
         "portable": ([*run, "--impl", "portable_decode,portable_prefill", "--time-limit", "540", "--json", out / "portable.json"], 600),
         "probe": ([PYTHON, ROOT / "benchmarks" / "probe.py", "--out", out / "probe.json"], 60),

@@ -4,11 +4,11 @@ import os
 import platform
 
 import jax
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from jax_fp4_indexer.aot import manifest
+from jax_fp4_indexer.cli.screen import console
 from jax_fp4_indexer.primitives import runtime
 
 # (path, an example of a call that takes it, columns = max_seqlen_q * Hq / Hkv)
@@ -100,7 +100,6 @@ def jax_facts():
 
 def run():
     """Print the report; 0 if every op has something to run, 1 if something is missing that should be there."""
-    console = Console(width=150)
     table = Table(title="jax-fp4-indexer doctor", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -119,5 +118,5 @@ def run():
             except LookupError as error:
                 what, sound = str(error), False
             table.add_row(f"block scores, {path}, {fmt}", escape(f"{example}: {what}"))
-    console.print(table)
+    console().print(table)
     return 0 if devices and sound and runtime.unsupported_reason() is None else 1

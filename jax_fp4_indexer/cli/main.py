@@ -5,7 +5,7 @@ import tempfile
 
 import click
 
-from .version import __version__
+from ..version import __version__
 
 FORMATS = ("nvfp4", "mxfp4")
 LAYOUTS = ("public", "preordered_mma")
@@ -53,7 +53,7 @@ def demo(context, top_k, seed, out):
     """Score a long context in FP4 and choose blocks: planted passages must be found."""
     _folder("--out", out)
     _backend()
-    from jax_fp4_indexer.demo import bytes_needed, run
+    from jax_fp4_indexer.cli.demo import bytes_needed, run
     if context:
         _fits("--context", context, bytes_needed(context), "cpu")
     raise SystemExit(run(context=context, top_k=top_k, seed=seed, out=out))
@@ -62,7 +62,7 @@ def demo(context, top_k, seed, out):
 @main.command()
 def doctor():
     """Say what this machine is, which kernel each op would use, and what is missing."""
-    from jax_fp4_indexer.doctor import run
+    from jax_fp4_indexer.cli.doctor import run
     raise SystemExit(run())
 
 
@@ -123,7 +123,3 @@ def bench(context, list_cases, cases, fmt, scale_layout, implementation, warmup,
         _fits("--case" if b is None else "--b", case.describe(), case.bytes_at_least(), backend)
     run.run(chosen, formats, layouts, None if implementation == "auto" else implementation,
             warmup=warmup, iters=iters, repeats=repeats, xla=xla, rates=ceilings.measure() if limits else None, json_path=json_path)
-
-
-if __name__ == "__main__":
-    main()
