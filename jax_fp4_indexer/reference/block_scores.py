@@ -23,7 +23,7 @@ from ..formats import scales
 from . import decode
 from .block_scores_call import OP, check, operands
 from .split import falls
-from .varying import same_varying_axes
+from .varying import on_one_mesh, same_varying_axes
 
 INT32_MAX = 2**31 - 1
 CU_Q, CU_PAGES = 5, 7          # operands of block_scores_core
@@ -71,6 +71,7 @@ def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqle
     # Sums that fall give every slot NaN, and no sequence anything to write over it.
     wrong = falls(args[CU_Q]) | falls(args[CU_PAGES])
     scores = jnp.broadcast_to(jnp.where(wrong, jnp.nan, jnp.float32(-jnp.inf)), (heads_q, k_tiles, tokens))
+    scores, *args = on_one_mesh(scores, *args)
     args = (*args[:CU_Q], jnp.where(wrong, 0, args[CU_Q]), *args[CU_Q + 1:])
     if 0 in (scores.size, num_seqs, kv_indices.shape[0]):
         return scores

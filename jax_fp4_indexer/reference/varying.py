@@ -1,5 +1,7 @@
-"""Varying manual axes: inside `shard_map`, a loop carry must have the axes that its inputs vary over from the start."""
+"""Types of loop carries under meshes: a carry must have from the start the mesh and the varying axes that the loop's inputs give it."""
 import jax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 
 def _varying(x):
@@ -17,3 +19,15 @@ def same_varying_axes(*xs):
     """The arrays, each varying over every manual axis that any of them varies over. Outside `shard_map` they come back as they are."""
     axes = frozenset().union(*map(_varying, xs))
     return tuple(_vary(x, axes) for x in xs)
+
+
+def on_one_mesh(*xs):
+    """The arrays, each replicated over the mesh with Explicit axes that the type of any of them names. Without such a mesh they come back as they are.
+
+    An array that is made inside a function, or that the caller did not place, has no mesh in its type, and JAX takes it for another type than an array that has one.
+    """
+    meshes = [jax.typeof(x).sharding.mesh for x in xs]
+    explicit = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+    if explicit is None:
+        return xs
+    return tuple(x if mesh == explicit else jax.sharding.reshard(x, NamedSharding(explicit, P())) for x, mesh in zip(xs, meshes, strict=True))
