@@ -1,7 +1,7 @@
-"""The roofline plots and the README's table, made anew from `benchmarks/results`.
+"""The roofline plots and the table of docs/benchmarks.md, made anew from `benchmarks/results`.
 
-    python benchmarks/report.py             # a PNG beside every block_scores.json; the table between the markers in README.md from the H200's
-    python benchmarks/report.py --check     # changes nothing; status 1 if the README's table is not that of the file
+    python benchmarks/report.py             # a PNG beside every block_scores.json; the table between the markers in docs/benchmarks.md from the H200's
+    python benchmarks/report.py --check     # changes nothing; status 1 if the table is not that of the file
 """
 import argparse
 import json
@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 SHOWN = ROOT / "benchmarks" / "results" / "h200" / "block_scores.json"
 BEGIN, END = "<!-- made by benchmarks/report.py: begin -->", "<!-- made by benchmarks/report.py: end -->"
 
@@ -41,11 +41,11 @@ def table(rows):
 
 
 def replaced(text, rows):
-    """The README's text with the table of `rows` between the markers. ValueError if the markers are not there, once and in order."""
+    """The page's text with the table of `rows` between the markers. ValueError if the markers are not there, once and in order."""
     before, begin, rest = text.partition(BEGIN)
     inside, end, after = rest.partition(END)
     if not begin or not end or BEGIN in after or END in after:
-        raise ValueError(f"README.md: got no single pair of the markers {BEGIN!r} and {END!r}; put them around the table")
+        raise ValueError(f"docs/benchmarks.md: got no single pair of the markers {BEGIN!r} and {END!r}; put them around the table")
     return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
 
 
@@ -53,15 +53,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    text = README.read_text()
+    text = PAGE.read_text()
     made = replaced(text, json.loads(SHOWN.read_text()))
     if args.check:
-        sys.exit(0 if made == text else "README.md: its table is not that of benchmarks/results; run python benchmarks/report.py")
-    README.write_text(made)
+        sys.exit(0 if made == text else "docs/benchmarks.md: its table is not that of benchmarks/results; run python benchmarks/report.py")
+    PAGE.write_text(made)
     from roofline import plot
     for path in sorted((ROOT / "benchmarks" / "results").glob("*/block_scores.json")):
         plot(json.loads(path.read_text()), path.with_suffix(".png"))
-        print(f"{path.with_suffix('.png')}; README.md from {SHOWN}")
+        print(f"{path.with_suffix('.png')}; docs/benchmarks.md from {SHOWN}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""The README does what it says: its Python runs, its commands exist."""
+"""What README.md and CONTRIBUTING.md state: the programs run and print what is shown, the commands exist, the README stays short."""
+import contextlib
 import inspect
+import io
 import pathlib
 import re
 import subprocess
@@ -8,51 +10,64 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jax_fp4_indexer as jfi
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-FIVE_LINES, MODEL = re.findall(r"```python\n(.*?)```", README, re.S)
-COMMANDS = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.S))
-Q_LEN, K_LEN, HQ, HKV, PAGES = 4, 300, 4, 2, 5
-cu = lambda n: np.array([0, n], np.int32)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+QUICK_START, ARRAY_CODE = re.findall(r"```python\n(.*?)```", README, re.S)
+(PRINTED,) = re.findall(r"```text\n(.*?)```", README, re.S)
 
 
 def run(code, names):
-    exec(compile(code, "README.md", "exec"), names)
-    return names
+    """The names after the program, and what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), names)
+    return names, printed.getvalue()
 
 
-def inputs():
-    q, k = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i, shape in enumerate([(Q_LEN, HQ, 128), (PAGES, HKV, 128, 128)]))
-    return q, k, np.array([3, 0, 4], np.int32)
+@pytest.fixture(scope="module")
+def quick_start():
+    return run(QUICK_START, {})
 
 
-def test_the_model_example_and_the_five_lines_agree():
-    q, k_pages, kv_indices = inputs()
-    model = run(MODEL, {"q": q, "k_pages": k_pages})
-    scores = model["block_scores"](*(model[name] for name in ("q_codes", "k_codes", "q_scale", "k_scale")), cu(Q_LEN), cu(K_LEN), cu(3), kv_indices)
-    assert scores.shape == (HQ, 512, Q_LEN) and np.isneginf(scores[:, 3:]).all()
+def test_the_quick_start_prints_what_the_readme_shows(quick_start):
+    assert quick_start[1] == PRINTED
 
-    names = {"e2m1": jfi.unpack_e2m1, "repeat": jnp.repeat, "einsum": jnp.einsum, "where": jnp.where, "inf": jnp.inf, "group": 16, "Hq": HQ, "Hkv": HKV,
-             "head": np.arange(HQ), "k_local": np.arange(384).reshape(3, 1, 128), "q_local": np.arange(Q_LEN)[:, None], "k_len": K_LEN, "q_len": Q_LEN,
-             "kv_indices": kv_indices, "q_fp4": model["q_codes"], "k_fp4": model["k_codes"],
-             **{name: model[name].astype(jnp.float32) for name in ("q_scale", "k_scale")}}
+
+def test_the_array_code_computes_the_scores_of_the_quick_start(quick_start):
+    names = quick_start[0]
+    definition = {"e2m1": jfi.unpack_e2m1, "repeat": jnp.repeat, "einsum": jnp.einsum, "where": jnp.where, "inf": jnp.inf, "group": 16,
+                  "Hq": 4, "Hkv": 1, "head": np.arange(4), "k_local": np.arange(384).reshape(3, 1, 128), "q_local": np.arange(2)[:, None],
+                  "k_len": 300, "q_len": 2, "kv_indices": names["page_ids"], "q_fp4": names["q_codes"], "k_fp4": names["k_codes"],
+                  "q_scale": names["q_scale"].astype(jnp.float32), "k_scale": names["k_scale"].astype(jnp.float32)}
     with jax.default_matmul_precision("highest"):
-        stated = run(FIVE_LINES, names)["scores"]
-    assert np.isfinite(stated).all()
+        stated = run(ARRAY_CODE, definition)[0]["scores"]
+    scores = names["scores"]
+    assert np.isfinite(stated).all() and np.isneginf(scores[:, 3:]).all()
     np.testing.assert_allclose(scores[:, :3], stated, rtol=1e-5, atol=1e-4)
 
 
-def test_commands_exist():
+def test_the_readme_can_be_read_in_one_sitting():
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name, text", [("README.md", README), ("CONTRIBUTING.md", CONTRIBUTING)])
+def test_make_targets_exist(name, text):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    named = set(re.findall(r"\bmake ([\w-]+)", README))
+    named = set(re.findall(r"\bmake ([a-z][\w-]*)", "\n".join(re.findall(r"`[^`]+`|```sh\n.*?```", text, re.S))))
     assert named and named <= set(targets)
-    for module, words in (("jax_fp4_indexer.aot", re.findall(r"-m jax_fp4_indexer\.aot (\w+)", COMMANDS)), ("jax_fp4_indexer", re.findall(r"`jax-fp4-indexer (\w+)", README))):
-        assert words
-        listed = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120).stdout
-        assert all(re.search(rf"^  {word}\b", listed, re.M) for word in words), (module, words, listed)
+
+
+@pytest.mark.parametrize("module, pattern", [("jax_fp4_indexer.aot", r"-m jax_fp4_indexer\.aot (\w+)"), ("jax_fp4_indexer", r"\bjax-fp4-indexer (\w+)")])
+def test_subcommands_exist(module, pattern):
+    words = set(re.findall(pattern, README + CONTRIBUTING))
+    assert words
+    help_text = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120).stdout
+    assert all(re.search(rf"^  {word}\b", help_text, re.M) for word in words), (module, words, help_text)
 
 
 def test_every_public_function_says_what_each_argument_is():

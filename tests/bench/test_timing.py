@@ -67,7 +67,7 @@ def test_floor_of_a_case():
     assert limits.floor_us(decode, "nvfp4", rates) == ("read", pytest.approx(decode.logical_bytes("nvfp4") / 4e6))
 
 
-def test_the_readme_shows_the_results_that_are_there():
+def test_the_table_shows_the_results_that_are_there():
     done = subprocess.run([sys.executable, "benchmarks/report.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

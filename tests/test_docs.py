@@ -1,0 +1,76 @@
+"""The Markdown pages of the tree: links lead somewhere, every page is listed, examples print what they show."""
+import contextlib
+import io
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(ROOT / name for name in subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True,
+                                                      text=True, check=True).stdout.splitlines())
+DOCS = ROOT / "docs"
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+def prose(page):
+    """The page without code blocks and inline code, its lines kept."""
+    text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.S | re.M)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def links(page):
+    """(line number, target) of every link to something in the tree."""
+    for number, line in enumerate(prose(page).splitlines(), 1):
+        for target in re.findall(r"\]\(([^)\s]+)\)", line):
+            if not re.match(r"[a-z]+:", target):
+                yield number, target
+
+
+def anchors(page):
+    """The fragments that the page's headings make, as GitHub forms them."""
+    headings = re.findall(r"^#+ +(.*?) *$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_there_are_pages():
+    assert len(PAGES) >= 10 and sum(len(list(links(page))) for page in PAGES) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    dead = []
+    for number, target in links(page):
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or fragment and fragment not in anchors(file):
+            dead.append(f"{name_of(page)}:{number}: {target}")
+    assert not dead
+
+
+def test_the_index_lists_every_page():
+    index = DOCS / "README.md"
+    listed = {(DOCS / target).resolve() for _, target in links(index)}
+    pages = {page for page in PAGES if page.is_relative_to(DOCS)} - {index}
+    notebook = {page for page in pages if page.is_relative_to(DOCS / "notebook")}
+    assert not {name_of(page) for page in pages - notebook - listed}
+    assert not notebook or {name_of(page) for page in notebook & listed}, "the index names the notebook by one of its pages"
+
+
+def examples():
+    for page in PAGES:
+        if page.is_relative_to(DOCS):
+            for number, (code, printed) in enumerate(re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page.read_text(), re.S | re.M)):
+                yield pytest.param(code, printed, id=f"{name_of(page)}-{number}")
+
+
+@pytest.mark.parametrize("code, printed", examples())
+def test_examples_print_what_they_show(code, printed):
+    got = io.StringIO()
+    with contextlib.redirect_stdout(got):
+        exec(compile(code, "example", "exec"), {})
+    assert got.getvalue() == printed
