@@ -61,7 +61,7 @@ def _shape(dims: Sequence[Expr | int]) -> tuple[Expr, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A string attribute of the call."""
+    """A string attribute of the call. As a scalar of kernels and expressions it is the index of its value in `values`."""
 
     name: str
     values: tuple[str, ...]
@@ -109,7 +109,7 @@ class OpSpec:
     derived     sizes that a choice fixes: ((name, Cases of ints), ...)
     conditions  what must hold of the sizes beyond equality
     bound       the number that picks a variant by its `bound`: kernels for few or many columns
-    scalars     int32 parameters of every kernel, in order: sizes, integer attributes, the loop's scalar
+    scalars     int32 parameters of every kernel, in order: sizes, integer attributes, choices (by the index of their value), the loop's scalar
     scratch     whether the call has a hidden result uint8 [n], 128-byte aligned, last
     loop        how some variants work in passes, or None
     split       sizes that may be split over the devices of a mesh
@@ -135,8 +135,8 @@ class OpSpec:
         choices = {a.name for a in self.attributes if isinstance(a, Choice)}
         faults += [f"select names {s!r}, which is no Choice" for s in self.select if s not in choices]
         faults += [f"{b.name} has dtype {d!r}" for b in self.operands + self.results for d in _alternatives(b.dtype) if d not in DTYPES]
-        known = self.size_names() | {a.name for a in self.attributes if isinstance(a, Integer)} | ({self.loop.scalar} if self.loop else set())
-        faults += [f"scalar {s!r} is no size, integer attribute or loop scalar" for s in self.scalars if s not in known]
+        known = self.size_names() | {a.name for a in self.attributes} | ({self.loop.scalar} if self.loop else set())
+        faults += [f"scalar {s!r} is no size, attribute or loop scalar" for s in self.scalars if s not in known]
         read = self.bound.names() | frozenset().union(*(c.zero.names() for c in self.conditions), self.loop.stop.names() if self.loop else ())
         faults += [f"an expression reads {name!r}, which nothing sets" for name in sorted(read - known)]
         if faults:
