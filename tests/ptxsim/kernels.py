@@ -45,8 +45,14 @@ class Kernel:
 
     @property
     def text(self):
-        """What is executed: the PTX without the lines that name the target. Portable kernels of several archs have one text."""
-        return re.sub(r"^\s*(?:\.(?:loc|file)\b[^\n]*)?\n", "", self.ptx[self.ptx.index(".entry"):], flags=re.M)
+        """What is executed: the PTX without the lines that name the target, positions in the Python sources and blank lines.
+
+        The entry is called "kernel": its own name holds the module and class that made it, and a kernel that moves keeps its text.
+        Portable kernels of several archs have one text.
+        """
+        code = self.ptx[self.ptx.index(".entry"):]
+        entry = re.match(r"\.entry\s+([\w$]+)", code).group(1)
+        return re.sub(r"^\s*(?:\.(?:loc|file)\b[^\n]*)?\n", "", code.replace(entry, "kernel"), flags=re.M)
 
     @functools.cached_property
     def program(self):

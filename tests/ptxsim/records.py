@@ -3,8 +3,8 @@
     results/direct/sm_100a.native.decode.nvfp4.public.n0.json       the variant's launches (runs.run)
     results/stand_in/10.0.native.decode.nvfp4.public.json           jax.jit, the C++ handler and the manifest around them (stand_in.py)
 
-A file says of which kernels it speaks (`kernels`) and what came out in each schedule (`runs`). It is stale when a kernel of the tree executes another text than
-the one it names; comments and other files do not make it so. Rows that a list of cases has gained since are named by `missing` and run by the next sweep.
+A file says of which kernels it speaks (`kernels`, by their names in the manifest) and what came out in each schedule (`runs`). It is stale when a kernel of the tree
+executes another text than the one it names; comments, other files and names of modules do not make it so. Rows that a list of cases has gained since are named by `missing` and run by the next sweep.
 """
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ import pathlib
 
 import numpy as np
 
-from jax_fp4_indexer.aot import manifest, variants
+from jax_fp4_indexer.aot import variants
 
 from . import block_scores, cache, golden, kernels, runs
 
@@ -125,31 +125,25 @@ def stamp(compiled):
     return hashlib.sha256((json.dumps(facts) + compiled.text).encode()).hexdigest()[:16]
 
 
+def kernel_entry(compiled):
+    return {"name": compiled.name, "arch": compiled.arch, "text": stamp(compiled)}
+
+
 @functools.cache
-def sources(kernel):
-    """16 hex digits of what the text is compiled from, when it was asked for first. Equal: nothing has been touched, and nothing need be compiled to know the text."""
-    return manifest.sha256(manifest.canonical([kernel.source, kernel.arch, manifest.dsl_version(), manifest.sources(kernel.module)]))[:16]
-
-
-def kernel_entry(kernel, compiled):
-    """kernel: of aot/variants.py. Sources edited since it was compiled are not named."""
-    untouched = kernels.fingerprint(kernel) == compiled.fingerprint
-    return {"name": compiled.name, "arch": kernel.arch, "made_by": kernel.source, "sources": sources(kernel) if untouched else "", "text": stamp(compiled)}
+def tree():
+    """{(arch, name in the manifest): stamp} of every kernel of aot/variants.py."""
+    return {(k.arch, k.name): stamp(k) for k in kernels.load(list(variants.KERNELS))}
 
 
 def stale(record):
     """Sentences: which kernels of a record the tree does not have any more, or with another text."""
-    tree = {(k.arch, k.source): k for k in variants.KERNELS}
-    found, changed = [], []
+    found = []
     for entry in record["kernels"]:
-        kernel = tree.get((entry["arch"], entry["made_by"]))
-        if kernel is None:
+        text = tree().get((entry["arch"], entry["name"]))
+        if text is None:
             found.append(f"{entry['arch']} {entry['name']}: no such kernel in aot/variants.py")
-        elif sources(kernel) != entry["sources"]:
-            changed.append((kernel, entry))
-    for (_, entry), compiled in zip(changed, kernels.load([k for k, _ in changed])):
-        if stamp(compiled) != entry["text"]:
-            found.append(f"{entry['arch']} {entry['name']}: its PTX is {stamp(compiled)}, the record's {entry['text']}")
+        elif text != entry["text"]:
+            found.append(f"{entry['arch']} {entry['name']}: its PTX is {text}, the record's {entry['text']}")
     return found
 
 
@@ -184,14 +178,6 @@ class Store:
 
     def _path(self, through, label):
         return self.folder / through / f"{label}.json"
-
-    def refresh(self):
-        """Name the sources of today in every record whose texts are still the tree's."""
-        tree = {(k.arch, k.source): k for k in variants.KERNELS}
-        for record in self.records():
-            if any(e["sources"] != sources(tree[e["arch"], e["made_by"]]) for e in record["kernels"] if (e["arch"], e["made_by"]) in tree) and not stale(record):
-                record["kernels"] = [{**e, "sources": sources(tree[e["arch"], e["made_by"]])} for e in record["kernels"]]
-                _write(self._path(record["through"], record["label"]), record)
 
     def forget(self, through, label):
         self._path(through, label).unlink(missing_ok=True)

@@ -4,8 +4,7 @@
     PYTHONPATH=tests python -m ptxsim.sweep direct sm_100a decode            variants whose label holds these words
     PYTHONPATH=tests python -m ptxsim.sweep stand_in 10.0 --schedules eager,lazy
     PYTHONPATH=tests python -m ptxsim.sweep --again                          all of it anew
-    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; README.md's table and sources touched since,
-                                                                             which a sweep writes too
+    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; README.md's table, which a sweep writes too
 
 `direct` is a variant of aot/variants.py in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
 """
@@ -78,7 +77,7 @@ def covered(store, work, schedule):
     what calls through the stand-in driver launched has run. Only of `direct`."""
     if work.through != "direct":
         return None
-    entries, rows = _entries(work.variant.launches, kernels.load(work.variant.launches)), {records.row_id(c) for c in work.rows}
+    entries, rows = _entries(kernels.load(work.variant.launches)), {records.row_id(c) for c in work.rows}
     for r in store.records():
         if (r["through"], r["label"]) != (work.through, work.label) and schedule in r["runs"] and records.same_kernels(r["kernels"], entries):
             done = store.tally(r["runs"][schedule])
@@ -99,8 +98,8 @@ def missing(store, record, work, schedule):
     return [c for i, c in ids.items() if i not in have], done
 
 
-def _entries(of_tree, compiled):
-    return [records.kernel_entry(k, c) for k, c in zip(of_tree, compiled)]
+def _entries(compiled):
+    return [records.kernel_entry(k) for k in compiled]
 
 
 def _forget_counts(compiled):
@@ -111,14 +110,14 @@ def _forget_counts(compiled):
 
 class _Direct:
     def run(self, work, schedule, rows, tally):
-        """Fill the tally. Returns [(variants.Kernel, compiled)] of what was launched."""
+        """Fill the tally. Returns the compiled kernels that were launched."""
         compiled = kernels.load(work.variant.launches)
         _forget_counts(compiled)
         for case in rows:
             outcome, problems = runs.run(compiled, work.variant, case, schedule)
             tally.count(case, work.path, outcome and outcome.scores, outcome.faults if outcome else problems)
             tally.instructions += outcome.insts if outcome else 0
-        return list(zip(work.variant.launches, compiled))
+        return compiled
 
 
 class _PretendedGpu:
@@ -129,7 +128,6 @@ class _PretendedGpu:
         portable = any(w.implementation == "portable" for w in works)       # else their kernels need not be compiled
         table = [v for v in variants.VARIANTS if portable or v.implementation == "native"]
         self.stand_in, self.device = stand_in, stand_in.install(tuple(int(x) for x in capability.split(".")), table=table)
-        self.of_tree = {(k.arch, k.source): k for k in variants.KERNELS}
         self.work, self.programs = None, {}
 
     def run(self, work, schedule, rows, tally):
@@ -146,8 +144,7 @@ class _PretendedGpu:
             launched |= set(self.device.launched)
             tally.instructions += self.device.instructions
             tally.count(case, work.path, scores, self.device.problems)
-        compiled = [k for symbol, k in self.device.kernels.items() if symbol in launched]
-        return [(self.of_tree[k.arch, k.source], k) for k in compiled]
+        return [k for symbol, k in self.device.kernels.items() if symbol in launched]
 
 
 def run(store, work, schedule, runner, again=False):
@@ -158,9 +155,9 @@ def run(store, work, schedule, runner, again=False):
         return None
     tally, start = records.Tally(), time.time()
     launched = runner.run(work, schedule, rows, tally)
-    tally.see([c for _, c in launched])
+    tally.see(launched)
     tally.seconds = time.time() - start
-    store.write(work.through, work.label, _entries(*zip(*launched)), {schedule: before.add(tally) if before else tally}, keep=current(store, work) is not None)
+    store.write(work.through, work.label, _entries(launched), {schedule: before.add(tally) if before else tally}, keep=current(store, work) is not None)
     return tally
 
 
@@ -203,7 +200,6 @@ def _sweep(args):
 
 
 def _finish(store):
-    store.refresh()
     if store.folder == records.FOLDER:
         summary.README.write_text(summary.replaced(summary.README.read_text(), store.records()))
 

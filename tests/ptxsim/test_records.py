@@ -5,12 +5,13 @@ JFI_PTXSIM=all (`make test-all`, after the sweep) asks for all of it: every vari
 import collections
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from ptxsim import cache, cases, records, runs, summary, sweep
+from ptxsim import cache, cases, kernels, records, runs, summary, sweep
 
 WHOLE = os.environ.get("JFI_PTXSIM") == "all"
 STORE = records.Store()
@@ -125,15 +126,25 @@ def test_a_kernel_with_another_text_is_found_and_run_anew(store, work, monkeypat
     sweep.run(store, work, "eager", DIRECT)
     record = store.read("direct", work.label)
     assert records.stale(record) == []
-    touched = {**record, "kernels": [{**e, "sources": "0" * 16} for e in record["kernels"]]}
-    assert records.stale(touched) == []                 # another source, the same text
-    other = {**record, "kernels": [{**e, "sources": "0" * 16, "text": "0" * 16} for e in record["kernels"]]}
+    other = {**record, "kernels": [{**e, "text": "0" * 16} for e in record["kernels"]]}
     assert "its PTX is" in records.stale(other)[0]
-    gone = {**record, "kernels": [{**e, "made_by": "gone:Kernel()"} for e in record["kernels"]]}
+    gone = {**record, "kernels": [{**e, "name": "gone"} for e in record["kernels"]]}
     assert "no such kernel" in records.stale(gone)[0]
     records._write(store._path("direct", work.label), other)
     assert len(sweep.run(store, work, "eager", DIRECT).rows) == 1
     assert records.stale(store.read("direct", work.label)) == []
+
+
+def test_a_kernel_that_moves_keeps_its_text(work):
+    """Names of modules and classes, and lines of the sources, are no part of a text; an instruction is."""
+    kernel, = kernels.load(work.variant.launches)
+    entry = re.search(r"\.entry\s+([\w$]+)", kernel.ptx).group(1)
+    assert "Config" in entry or "BlockScores" in entry
+    moved = kernel.with_ptx(kernel.ptx.replace(entry, "kernel_of_another_module").replace("/kernels/", "/elsewhere/").replace(".loc\t1 ", ".loc\t2 "))
+    assert moved.text == kernel.text and records.stamp(moved) == records.stamp(kernel)
+    assert entry not in kernel.text and "/kernels/" not in kernel.text
+    other = kernel.with_ptx(kernel.ptx.replace("add.s32", "sub.s32", 1))
+    assert records.stamp(other) != records.stamp(kernel)
 
 
 def test_what_is_wrong_is_recorded_and_run_again(store, work, monkeypatch):
