@@ -201,16 +201,16 @@ def test_who_waits_at_a_named_barrier_does_so_at_one_place():
 
 def test_kernels_in_which_every_lane_arrives(tmp_path):
     """The patches fit these sources, touch what arrives and nothing else, and say so where an arrival is written in another way."""
-    sources = {p.name: p.read_text() for p in (Path(every_lane.jax_fp4_indexer.__file__).parent / every_lane.KERNELS).glob("*.py")}
+    sources = {p.name: p.read_text() for p in (Path(every_lane.jax_fp4_indexer.__file__).parent / every_lane.KERNELS).glob("sm90_*.py")}
     made = every_lane.patched(sources)
     changed = [line for name in sources for line in sorted(set(made[name].splitlines()) ^ set(sources[name].splitlines()))]
     assert changed and all(re.search(r"mbarrier_init|mbarrier_arrive|elect_one|lane == 0|make_barriers", line) for line in changed)
     every_lane.snapshot(tmp_path)
-    assert (tmp_path / "jax_fp4_indexer" / every_lane.KERNELS / "prefill.py").read_text() == made["prefill.py"]
-    with pytest.raises(LookupError, match="prefill.py has 0 times"):
-        every_lane.patched({**sources, "prefill.py": sources["prefill.py"].replace("f.consumer_warps)", "f.warps)")})
-    with pytest.raises(LookupError, match="forms.py one lane arrives"):
-        every_lane.patched({**sources, "forms.py": sources["forms.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
+    assert (tmp_path / "jax_fp4_indexer" / every_lane.KERNELS / "sm90_prefill.py").read_text() == made["sm90_prefill.py"]
+    with pytest.raises(LookupError, match="sm90_prefill.py has 0 times"):
+        every_lane.patched({**sources, "sm90_prefill.py": sources["sm90_prefill.py"].replace("f.consumer_warps)", "f.warps)")})
+    with pytest.raises(LookupError, match="sm90_prepare.py one lane arrives"):
+        every_lane.patched({**sources, "sm90_prepare.py": sources["sm90_prepare.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
 
 
 @pytest.mark.parametrize("variant, row", [("sm_90a.native.prefill.mxfp4.public.n0", "forms_mixed"), ("sm_90a.native.prefill.mxfp4.public.n512", "forms_mixed"),

@@ -53,7 +53,7 @@ def main():
 @_folder
 @_table
 @click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these (comma-separated, repeatable). Default: all.")
-@click.option("--only", multiple=True, callback=_split, help="Only kernels whose source expression holds this, e.g. decode or fmt='nvfp4'.")
+@click.option("--only", multiple=True, callback=_split, help="Only kernels whose source expression holds this, e.g. decode or format='nvfp4'.")
 @click.option("--quiet", is_flag=True, help="One line at the end.")
 def build(folder, table, archs, only, quiet):
     """Compile what is not up to date; write cubins and manifest.json."""

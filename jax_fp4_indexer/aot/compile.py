@@ -40,7 +40,7 @@ def launch_facts(kernel):
     """Launch facts of a kernel instance, as the manifest carries them, and `expect`."""
     params = getattr(kernel, "params", None)
     if params is None:
-        from ..kernels.common.args import BlockScoresArgs
+        from ..kernels.device.args import BlockScoresArgs
         params = BlockScoresArgs.manifest_params()
     return {"name": kernel.name, "block": list(kernel.block), "cluster": list(kernel.cluster), "grid": kernel.grid,
             "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),

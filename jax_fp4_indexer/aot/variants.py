@@ -58,26 +58,26 @@ PORTABLE_COLUMNS = (8, 16)             # of a visit of a warp; the last serves a
 PREFILL_TILES = 2                       # n8 tiles of a visit of a warp
 SM90_COLUMNS = (16, 32, 64)             # width of the matrix instruction; the last serves any number
 SM100_ARCHS = ("sm_100a", "sm_103a")
-SM90_PLAN_ROWS = 256                    # query rows of an item in the staged prefill: the fixup walks the same plan
+SM90_ITEM_ROWS = 256                    # query rows of an item in the sm_90a prefills: the fixup works the same items
 
 
-def portable(arch, form, format, scale_layout, expect=(("HMMA", 1),), **config):
+def portable(arch, role, format, scale_layout, expect=(("HMMA", 1),), **config):
     """Direct-load mma.sync kernel. sm_80 code also runs on 8.0, which has no E4M3 conversions."""
-    config = {"form": form, "format": format, "scale_layout": scale_layout, "convert": arch != "sm_80", **config}
-    return Kernel("jax_fp4_indexer.kernels.portable.block_scores:PortableBlockScores", arch, tuple(config.items()), expect=expect)
+    config = {"role": role, "format": format, "scale_layout": scale_layout, "convert": arch != "sm_80", **config}
+    return Kernel("jax_fp4_indexer.kernels.block_scores.portable:PortableKernel", arch, tuple(config.items()), expect=expect)
 
 
 def sm90(module, name, format, scale_layout, expect=(), **config):
-    config = (("fmt", format), ("scale_layout", scale_layout), *config.items())
-    return Kernel(f"jax_fp4_indexer.kernels.sm90.{module}:{name}", "sm_90a", config, expect=expect)
+    config = (("format", format), ("scale_layout", scale_layout), *config.items())
+    return Kernel(f"jax_fp4_indexer.kernels.block_scores.{module}:{name}", "sm_90a", config, expect=expect)
 
 
 def sm90_decode(format, scale_layout, columns):
     config = (("format", format), ("scale_layout", scale_layout))
     if columns == 16:
-        return Kernel("jax_fp4_indexer.kernels.sm90.decode:DecodeKernel", "sm_90a", config, "DecodeConfig",
+        return Kernel("jax_fp4_indexer.kernels.block_scores.sm90_decode:DecodeKernel", "sm_90a", config, "DecodeConfig",
                       expect=(("HMMA", 16), ("IMMA", 16)) if format == "mxfp4" else (("HMMA", 32),))
-    return Kernel("jax_fp4_indexer.kernels.sm90.decode_wide:WideDecodeKernel", "sm_90a", (*config, ("columns", columns)), "WideDecodeConfig.choose",
+    return Kernel("jax_fp4_indexer.kernels.block_scores.sm90_decode_wide:WideDecodeKernel", "sm_90a", (*config, ("columns", columns)), "WideDecodeConfig.choose",
                   expect=(("HGMMA", 16),))
 
 
@@ -92,7 +92,7 @@ def portable_decode(arch, f, s):
 
 
 def portable_prefill(arch, f, s):
-    plan = Kernel("jax_fp4_indexer.kernels.portable.plan:PortablePlan", arch)
+    plan = Kernel("jax_fp4_indexer.kernels.block_scores.portable_schedule:PortableSchedule", arch)
     return [Variant("prefill", f, s, arch, (plan, portable(arch, "prefill", f, s, column_tiles=PREFILL_TILES)), "portable")]
 
 
@@ -103,25 +103,25 @@ def native_decode(f, s):
 
 def native_prefill(f, s):
     """By the query rows of a KV head. Few (NVFP4): the decode kernels, right for any queries, which read a page once. More: plan, and products with keys that are widened
-    where they are used. Many: plan and widened keys, then products; in MXFP4 a launch that says which form a step takes, those in int8, those in bf16.
+    where they are used. Many: plan and widened keys, then products; in MXFP4 a launch that chooses the precision of each step, those in int8, those in bf16.
     MXFP4 ends with what bf16 does not hold. Each launch exits at once if there is nothing for it."""
     few = [Variant("prefill", f, s, "sm_90a", (sm90_decode(f, s, width),), max_columns=width) for width in SM90_COLUMNS if f == "nvfp4"]
-    direct, bf16 = (sm90(module, name, f, s, expect=(("HGMMA", 16),)) for module, name in (("prefill_direct", "PrefillDirect"), ("prefill", "Prefill")))
-    plan = Kernel("jax_fp4_indexer.kernels.portable.plan:PortablePlan", "sm_90a", (("plan_rows", SM90_PLAN_ROWS),))
+    direct, bf16 = (sm90(module, name, f, s, expect=(("HGMMA", 16),)) for module, name in (("sm90_prefill_direct", "PrefillDirect"), ("sm90_prefill", "Prefill")))
+    plan = Kernel("jax_fp4_indexer.kernels.block_scores.portable_schedule:PortableSchedule", "sm_90a", (("item_rows", SM90_ITEM_ROWS),))
     int8, fixup = (), ()
     if f == "mxfp4":
-        plan = sm90("prepare", "Prepare", f, s, widen=False)
-        int8 = Kernel("jax_fp4_indexer.kernels.sm90.forms:Forms", "sm_90a"), sm90("prefill", "Prefill", f, s, expect=(("IGMMA", 8),), form="int8")
-        fixup = (portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, plan_rows=SM90_PLAN_ROWS),)
+        plan = sm90("sm90_prepare", "Prepare", f, s, widen=False)
+        int8 = Kernel("jax_fp4_indexer.kernels.block_scores.sm90_choose_precision:ChoosePrecision", "sm_90a"), sm90("sm90_prefill", "Prefill", f, s, expect=(("IGMMA", 8),), precision="int8")
+        fixup = (portable("sm_90a", "fixup", f, s, column_tiles=PREFILL_TILES, item_rows=SM90_ITEM_ROWS),)
     return [*few, Variant("prefill", f, s, "sm_90a", (plan, direct, *fixup), max_columns=DIRECT_COLUMNS[f]),
-            Variant("prefill", f, s, "sm_90a", (sm90("prepare", "Prepare", f, s), *int8, bf16, *fixup), passes="pages")]
+            Variant("prefill", f, s, "sm_90a", (sm90("sm90_prepare", "Prepare", f, s), *int8, bf16, *fixup), passes="pages")]
 
 
 def sm100(arch, path, f, s):
     """Block-scaled tcgen05: one kernel serves a path."""
     config = (("format", f), ("scale_layout", s), ("path", path), ("arch", arch))
     reads = ("LDTM.STAT", 1) if arch == "sm_103a" else ("LDTM", 1)
-    kernel = Kernel("jax_fp4_indexer.kernels.sm100.block_scores:BlockScores", arch, config, "Config.choose", expect=(("UTCOMMA", 2), reads))
+    kernel = Kernel("jax_fp4_indexer.kernels.block_scores.sm100:Sm100Kernel", arch, config, "Config.choose", expect=(("UTCOMMA", 2), reads))
     return Variant(path, f, s, arch, (kernel,))
 
 

@@ -61,9 +61,9 @@ class Scratch:
     """Byte offsets of the prefill scratch (fields are ints, or DSL Int64 inside a kernel).
 
     header       int64 total steps of this pass; int32 at byte 8: 1 if a page, 2 if a query row (3: both) needs the exact-exponent fixup; int32 at
-                 byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/sm90/forms.py);
+                 byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/block_scores/sm90_choose_precision.py);
                  int32 at byte FALLS: 1 where a sum of queries or pages falls, so that every slot is NaN
-    entries      64 bytes each, see kernels/common/plan.py
+    entries      64 bytes each, see kernels/block_scores/prefill_schedule.py
     token_pages  int32 [tokens]; chunk_min, chunk_max int32 [ceil(tokens/128)]
     page_flags   int32 [pages_per_pass * heads_kv]: 128 - the first counted row of the page that has an exponent outside KEY_WINDOW, 0 if none does
     query_flags  int32 [ceil(tokens/QUERY_CHUNK)]: bit 0 where a query row of these tokens has an exponent outside QUERY_WINDOW; bit 1 + kv % QUERY_FLAG_HEADS
@@ -71,7 +71,7 @@ class Scratch:
                  (both for MXFP4 only, and every word written by the prepare launch: nothing depends on what scratch held)
     wide         pages in bf16, WIDE_PAGE_BYTES each, [pages_per_pass, heads_kv]; NVFP4 ends here
 
-    MXFP4 goes on (kernels/sm90/forms.py says what the tables mean):
+    MXFP4 goes on (kernels/block_scores/sm90_choose_precision.py says what the tables mean):
 
     exponents    int32 [pages_per_pass, heads_kv]: the page's exponent byte where int8 holds the page, 0 where it does not
     ranks        int32 [heads_kv, pages_per_pass + 1]: pages in int8 before this one

@@ -2,9 +2,10 @@
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from jax_fp4_indexer.kernels.common import asm
-from jax_fp4_indexer.kernels.common.args import BlockScoresArgs
-from jax_fp4_indexer.kernels.common.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.device.args import BlockScoresArgs
+from jax_fp4_indexer.kernels.device.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.device.mma import mma_m16n8k16
+from jax_fp4_indexer.kernels.device.ptx import asm
 
 
 class Fill(BlockScoresKernel):
@@ -30,9 +31,9 @@ class Spill(BlockScoresKernel):
     @cute.kernel
     def kernel(self, args: BlockScoresArgs):
         target = args.scores.toint() + cute.arch.thread_idx()[0] * 4
-        value = asm.asm("{ .local .align 4 .b32 x[64]; .reg .b64 a, b; mov.u64 a, x; mad.wide.u32 b, $1, 4, a; st.local.b32 [b], $2; "
+        value = asm("{ .local .align 4 .b32 x[64]; .reg .b64 a, b; mov.u64 a, x; mad.wide.u32 b, $1, 4, a; st.local.b32 [b], $2; "
                         "mad.wide.u32 b, $2, 4, a; ld.local.b32 $0, [b]; }", [Int32], [args.first_page, args.pages_per_pass], "=r,r,r", pure=False)
-        asm.asm("st.global.b32 [$0], $1;", [], [target, value], "l,r")
+        asm("st.global.b32 [$0], $1;", [], [target, value], "l,r")
 
 
 class Matrix(BlockScoresKernel):
@@ -46,7 +47,7 @@ class Matrix(BlockScoresKernel):
         scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
         zero = Float32(0)
         word = Int32(args.heads_q) + i
-        for j, x in enumerate(asm.mma_m16n8k16([word, word, word, word], word, word, [zero, zero, zero, zero])):
+        for j, x in enumerate(mma_m16n8k16([word, word, word, word], word, word, [zero, zero, zero, zero])):
             scores[4 * i + j] = x
 
 

@@ -248,8 +248,8 @@ def test_the_facts_agree_with_the_disassembler(arch, tmp_path):
 
 
 def test_a_folder_named_like_something_imported_is_no_module_of_ours(tmp_path, monkeypatch):
-    """`from .asm import imad` asks whether common.asm.imad is a module: below asm, which is a file, there is none, whatever lies on sys.path."""
-    module = "jax_fp4_indexer.kernels.common.widen"
+    """`from ..device.ptx_math import imad` asks whether device.ptx_math.imad is a module: below ptx_math, which is a file, there is none, whatever lies on sys.path."""
+    module = "jax_fp4_indexer.kernels.operands.bf16"
     before = manifest.sources(module)
     (tmp_path / "imad").mkdir()
     monkeypatch.syspath_prepend(tmp_path)

@@ -14,7 +14,7 @@ def test_no_shipped_kernel_spills_and_every_one_has_its_matrix_instruction():
     data = manifest.read(manifest.DEFAULT_FOLDER)
     assert len(data["kernels"]) == len(KERNELS)
     assert [k["name"] for k in data["kernels"] if k["spill_bytes"]] == []
-    unguarded = {k.source for k in KERNELS if not k.expect} - {k.source for k in KERNELS if any(f":{name}(" in k.source for name in ("Prepare", "PortablePlan", "Forms"))}
+    unguarded = {k.source for k in KERNELS if not k.expect} - {k.source for k in KERNELS if any(f":{name}(" in k.source for name in ("Prepare", "PortableSchedule", "ChoosePrecision"))}
     assert not unguarded, "kernels without a gate on their matrix instruction"
 
 
@@ -34,9 +34,9 @@ def test_every_arch_serves_every_call(arch, path):
 @pytest.mark.parametrize("warpgroups", (0, 5))
 def test_a_decode_of_no_or_too_many_warps_is_refused(warpgroups):
     """Five warpgroups would fit shared memory, and write beside their tables."""
-    from jax_fp4_indexer.kernels.sm90.decode import DecodeKernel
-    from jax_fp4_indexer.kernels.sm90.decode_config import DecodeConfig
-    from jax_fp4_indexer.kernels.sm90.decode_wide_config import WideDecodeConfig
+    from jax_fp4_indexer.kernels.block_scores.sm90_decode import DecodeKernel
+    from jax_fp4_indexer.kernels.block_scores.sm90_decode_config import DecodeConfig
+    from jax_fp4_indexer.kernels.block_scores.sm90_decode_wide_config import WideDecodeConfig
     with pytest.raises(ValueError, match=f"{4 * warpgroups} warps, of 1 to 16"):
         DecodeKernel(DecodeConfig(warpgroups=warpgroups))
     assert WideDecodeConfig(warpgroups=warpgroups).fits()

@@ -17,19 +17,19 @@ from pathlib import Path
 
 import jax_fp4_indexer
 
-KERNELS = "kernels/sm90"
+KERNELS = "kernels/block_scores"
 # (file, as it is, with every lane). Each stands there once.
 PATCHES = (
     # prefill: pages and queries. What one lane alone announces (of the staged form k_full and an item's description) stays one arrival, and what each lane's copies do
     # is one a lane as it is.
-    ("prefill_step.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
-    ("prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
-    ("prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
-    ("prefill.py", "(f.q_full + 8 * s), f.q_arrivals)", "(f.q_full + 8 * s), f.q_arrivals if self.in_registers else 32 * f.q_arrivals)"),
-    ("prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
+    ("sm90_prefill_maxima.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
+    ("sm90_prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
+    ("sm90_prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
+    ("sm90_prefill.py", "(f.q_full + 8 * s), f.q_arrivals)", "(f.q_full + 8 * s), f.q_arrivals if self.in_registers else 32 * f.q_arrivals)"),
+    ("sm90_prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
 )
 # One lane arrives there as before: for a page that does not exist, on a barrier that one lane announces the others on. racecheck has no word on it.
-KEPT = {"decode_ring.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}
+KEPT = {"sm90_decode_ring.py": "                if w.lane == 0:\n                    mbarrier_arrive(bar)\n"}
 
 
 def patched(sources):
@@ -52,7 +52,7 @@ def snapshot(folder):
     package = Path(jax_fp4_indexer.__file__).parent
     shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "cubins", "_lib"))
     kernels = folder / package.name / KERNELS
-    for file, text in patched({p.name: p.read_text() for p in kernels.glob("*.py")}).items():
+    for file, text in patched({p.name: p.read_text() for p in kernels.glob("sm90_*.py")}).items():
         (kernels / file).write_text(text)
     cubins = folder / package.name / "cubins"
     cubins.mkdir()

@@ -1,4 +1,4 @@
-"""The second launch of the staged MXFP4 prefill (kernels/sm90/forms.py) alone: the tables that it writes, against a plain model of them.
+"""The second launch of the staged MXFP4 prefill (kernels/block_scores/sm90_choose_precision.py) alone: the tables that it writes, against a plain model of them.
 
 It reads what the launch before it left in scratch, exponents, flags and the entries of the plan, and nothing else: they are stated here without keys or queries.
 """

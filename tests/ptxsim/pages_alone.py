@@ -1,4 +1,4 @@
-"""What the first launch of a prefill on sm_90a (kernels/sm90/prepare.py) writes beside the plan: widened pages, in MXFP4 also narrow ones and notes of exponents,
+"""What the first launch of a prefill on sm_90a (kernels/block_scores/sm90_prepare.py) writes beside the plan: widened pages, in MXFP4 also narrow ones and notes of exponents,
 against plain models of them. A note that is too careful only costs time, so that scores would not tell.
 """
 import dataclasses

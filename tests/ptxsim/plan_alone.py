@@ -1,4 +1,4 @@
-"""The launch that plans a prefill (kernels/common/plan.py) alone: header, entries and the pages of tokens, against a plain model of them.
+"""The launch that plans a prefill (kernels/block_scores/prefill_schedule.py) alone: header, entries and the pages of tokens, against a plain model of them.
 
 It is a part of three kernels: the portable plan, the first launch of a staged prefill, which widens pages as well, and that of the direct one. Of the pages and flags that they write beside the
 plan only the scores of the case table tell.

@@ -26,7 +26,7 @@ def compile_one(job):
 
 def alignments():
     """{buffer: bytes its address is promised to be a multiple of}: what the kernels are compiled for."""
-    from jax_fp4_indexer.kernels.common import args
+    from jax_fp4_indexer.kernels.device import args
     return {name: align for name, (_, align) in args._BUFFERS.items()}
 
 

@@ -7,7 +7,7 @@ from ptxsim import forms_alone, kernels, mutate, pages_alone, plan_alone, runs
 @pytest.fixture(scope="module")
 def compiled():
     """Every text of a launch that has problems of its own; the portable plan's is the same for all archs but one."""
-    wanted = [k for v in runs.all_variants() if v.arch in runs.OWN_FORMS for k in v.launches if k.target.rpartition(":")[2] in ("PortablePlan", "Prepare", "Forms")]
+    wanted = [k for v in runs.all_variants() if v.arch in runs.OWN_FORMS for k in v.launches if k.target.rpartition(":")[2] in ("PortableSchedule", "Prepare", "ChoosePrecision")]
     return list({(k.name, mutate.text_stamp(k)): k for k in kernels.load(list(dict.fromkeys(wanted)))}.values())
 
 

@@ -9,7 +9,7 @@ from ptxsim.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
 
-STORES_BEFORE = 64              # kernels/sm90/decode.py
+STORES_BEFORE = 64              # kernels/block_scores/sm90_decode.py
 
 
 def _shifted(inp):

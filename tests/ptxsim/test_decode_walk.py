@@ -10,8 +10,8 @@ from ptxsim.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
 
-BATCH = 4 * 31                  # units of a warpgroup whose page ids a warp's lanes look up together (kernels/sm90/decode_ring.py)
-MOST = 511                      # sequences whose prefix sums a CTA holds (kernels/sm90/decode_runs.py)
+BATCH = 4 * 31                  # units of a warpgroup whose page ids a warp's lanes look up together (kernels/block_scores/sm90_decode_ring.py)
+MOST = 511                      # sequences whose prefix sums a CTA holds (kernels/block_scores/sm90_decode_runs.py)
 LONG = 4 * BATCH                # on one multiprocessor a warpgroup has a fourth of all units
 
 

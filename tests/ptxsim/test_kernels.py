@@ -54,7 +54,7 @@ def sweep(chosen, variant, schedule):
 def test_both_forms_of_prefill_have_the_same_bits(row):
     """Staged and direct on sm_90a, on sums that are rounded: which of them serves a call depends on no more than `max_seqlen_q`."""
     forms = [v for v in runs.all_variants() if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
-             and any(k.target.endswith(("prefill:Prefill", "prefill_direct:PrefillDirect")) for k in v.launches)]
+             and any(k.target.endswith(("sm90_prefill:Prefill", "sm90_prefill_direct:PrefillDirect")) for k in v.launches)]
     case, = cases.of("prefill", forms[0].format, row)
     (one, _), (other, _) = (runs.run(kernels.load(v.launches), v, case, "eager") for v in forms)
     assert not case.table.exact and (one.scores.view("u4") == other.scores.view("u4")).all()

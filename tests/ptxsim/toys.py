@@ -11,10 +11,14 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
-from jax_fp4_indexer.kernels.common.args import BlockScoresArgs
-from jax_fp4_indexer.kernels.common.asm import (asm, bulk_load, evict_first, fence_async_shared, fence_mbarrier_init, fmax_nan, ldg32, ldg_v4, lds32, mbarrier_arrive,
-                                                mbarrier_expect_tx, mbarrier_init, mbarrier_wait, stg_f32, sts_v4)
-from jax_fp4_indexer.kernels.common.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.device.args import BlockScoresArgs
+from jax_fp4_indexer.kernels.device.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.device.ptx import asm
+from jax_fp4_indexer.kernels.device.ptx_barriers import (
+    fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_wait)
+from jax_fp4_indexer.kernels.device.ptx_copies import bulk_load
+from jax_fp4_indexer.kernels.device.ptx_math import fmax_nan
+from jax_fp4_indexer.kernels.device.ptx_memory import evict_first, ldg32, ldg_v4, lds32, stg_f32, sts_v4
 
 STAGES, SETS, ROWS = 2, 3, 128
 CODES = ROWS * 64               # bytes of a tile of codes

@@ -1,0 +1,281 @@
+"""Block scores, packed-query decode, sm_90a, up to 16 packed rows (sm90_decode_wide.py: more):
+
+    scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
+
+Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
+reduced between them. A warp has a page of its own, and nothing couples it to another warp after the start:
+
+| who | does |
+|---|---|
+| warp of turn t of a warpgroup, units t, t + 4, .. of its share | a page, four slices of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> a maximum a row -> scores |
+| the same warp, a piece (half) of its page done | asks for that piece of its next page, into the same place (`Feed`) |
+| every warp, on a page that some row does not see whole | the same with a limit on the keys |
+| every warp, mxfp4, on a page or with a row that is not regular | the same maxima again in the any-scale path, from global memory: the page's place belongs to the next one by then |
+| all threads of the grid, if there is anything: before the main loop, behind it where the result is large | -inf of blocks past a sequence and of padding tokens |
+
+Copies are cp.async.bulk. A piece is asked for as soon as the warp's own lanes are through with the last one in its place, so a warp needs neither a ring nor a barrier with others,
+and what a page costs beside its keys (a wait, an address, three shuffles, a store) is paid once for 128 keys, not once for each warp's 32. Where a warp waits, the three others of
+its scheduler work. The price is at the ends: the first pages are done later, and a share's last ones too, which is why the warps' turns begin elsewhere in every warpgroup.
+
+mma.sync and not wgmma: with A from registers and 16 columns a wgmma keeps a scheduler from issuing anything else for 13 clocks, two mma.sync of the same
+work for 12, and warps of their own need no agreement: each takes the form that its keys allow, without asking the others.
+
+A score is a function of its own query row and its block alone: a row takes the any-scale path on a block if a scale of its own or of the block's asks for it, whatever the
+other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are worked in further tiles, page by page, the page staying in its place.
+
+The start is what a short call feels: prefix sums asked for first of all and laid out for few dependent steps (sm90_decode_runs.py), few branches, and none that waits for a load
+before the CTA's barrier; each warpgroup's first page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
+Page ids are asked for once the prefix sums are there, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before
+anybody has found their sequence.
+The shares of an SM lie behind one another: a change of sequence costs its warps about a page's time, and so no SM has many more of them than another.
+A little of -inf fits under the pages' way; much of it, written there or between pages, makes memory turn from reads to writes and back, which costs more than what it hides.
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr
+
+from ..device.args import BlockScoresArgs
+from ..device.kernel import BlockScoresKernel
+from ..device.ptx_barriers import fence_async_shared, fence_mbarrier_init, mbarrier_init, mbarrier_wait
+from ..device.ptx_math import bits_f32, fmax_nan, fmul, mad_wide, opaque, select_f32, shr
+from ..device.ptx_memory import stg32_streaming, stg_f32_if
+from ..device.ptx_warp import cta_here, redux, shfl_idx, shfl_xor_f32, thread_here
+from ..epilogues.fill_ragged import fill_invisible
+from ..operands import s8_tables
+from .sm90_decode_config import DecodeConfig, WIDE_BYTES
+from .sm90_decode_pages import join, Page
+from .sm90_decode_queries import Queries
+from .sm90_decode_ring import Feed
+from .sm90_decode_runs import runs_from
+from .sm90_decode_start import cut, Warp
+
+STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
+
+
+class RowsWarp(Warp):
+    """With its turn in its warpgroup (another one in each, so that the schedulers have equal work where a warpgroup has few pages), and its places in shared memory."""
+
+    def __init__(self, config, shared, lane, index, tokens):
+        super().__init__(config, shared, lane, index, tokens)
+        self.tables = shared + config.tables
+        self.turn = (self.warp - self.group) & 3
+        self.own = shared + index * config.warp_bytes
+        self.bar = shared + config.barriers + index * (8 * config.pieces)
+
+    @cute.jit
+    def make_barriers(self):
+        """Those of the warp's page. A barrier of the CTA must follow: what they are is written for the copy engine, too."""
+        if self.lane == 0:
+            for i in cutlass.range_constexpr(self.c.pieces):
+                mbarrier_init(self.bar + i * 8, 1)
+            fence_mbarrier_init()
+            fence_async_shared()
+
+    def wide(self):
+        """Shared address of this lane's 16 bytes of the first step of the queries in f16; steps are 512 bytes apart. For code off the main loop."""
+        return self.shared + self.c.wide + opaque(self.index) * WIDE_BYTES + opaque(self.lane) * 16
+
+
+class DecodeKernel(BlockScoresKernel):
+    cluster = (1, 1, 1)
+    grid = {"per_sm": 1}
+
+    def __init__(self, config: DecodeConfig):
+        reason = config.fits()
+        if reason:
+            raise ValueError(f"block_scores decode sm_90a, {config}: {reason}")
+        self.c = config
+        self.name = config.name
+        self.block = (config.threads, 1, 1)
+        self.dynamic_shared_bytes = config.shared_bytes
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        c = self.c
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        ctas, _, _ = cute.arch.grid_dim()
+        w = RowsWarp.here(c, args)
+        seqs = runs_from(args, w.shared + c.sequences)
+        feed, page, queries = Feed(c, args, seqs), Page(c, w), Queries(c, args)
+        sums = seqs.ask(thread, c.threads)
+        # Page ids will be asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
+        shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
+        guess, beyond = cut(seqs.indices, shares, share)
+        if args.heads_kv > 1:
+            beyond = guess
+        if const_expr(c.format == "mxfp4"):
+            s8_tables.store_tables(w.tables, thread)
+        w.make_barriers()
+        seqs.load(sums, thread, c.threads)
+        early = feed.ask(w, guess + w.turn, beyond, Int32(0))       # behind the sums: their wait would be for these, too
+        cute.arch.sync_threads()
+        if w.turn == 0:
+            feed.announce(early, guess)
+
+        # This warpgroup's units [first, stop), behind one another in an SM, so that no SM has much more than one change of sequence in them
+        first, stop, total = guess, beyond, seqs.total_units()
+        if (total != seqs.indices) | (args.heads_kv > 1):
+            first, stop = cut(total, shares, share)
+        state = seqs.state(w.lane)
+        if state > 1:                                   # a sum falls: nothing but NaN
+            stop = first
+        run = seqs.run(first, stop, w.lane)
+        # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
+        asked = early
+        if (run[0] != guess) | (stop != beyond):
+            batch = run[1]
+            if args.heads_kv == 1:
+                batch = stop
+            asked = feed.ask(w, run[0] + w.turn, batch, run[5] - run[0])
+        cursor = feed.take(w, run[0] + w.turn, asked, run[3], run[1])
+        if w.turn == 0:
+            cursor = self.first(w, feed, cursor)
+        u = run[0] + w.turn
+        if (u >= run[1]) & (run[1] < stop):
+            u, run = self.advance(seqs, u, run[1], stop, w.lane)
+        loaded = queries.load(w, seqs, run, Int32(0))
+        if w.turn != 0:
+            cursor = self.first(w, feed, feed.settle(w, cursor, stop))
+        if state != 0:
+            if self.much(args, ctas) == 0:
+                self.fill(args, seqs, state, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+
+        tile, phase, place = Int32(0), Int32(0), Int32(0)
+        while u < stop:
+            a, own, full, fits = queries.prepare(w, loaded)
+            zero, run_end = run[0] - run[4], run[1]     # the unit of block 0
+            end, full = run_end, full + zero
+            kept = Int32(0)                             # -1: the page is needed again
+            if loaded[13] > 1:                          # page by page, against every tile of the queries
+                end = u + 1
+                if tile + 1 < loaded[13]:
+                    kept = Int32(-1)
+            at, step = mad_wide(u - zero, w.tokens * 4, own[0]), Int64(w.tokens) * 16
+            holds = Int32((own[0] != 0) & (w.t < 2))
+            while u < end:
+                if cursor[0] >= cursor[1]:
+                    cursor = feed.settle(w, cursor, opaque(stop))
+                coming, cursor = feed.next(w, cursor, kept)
+                value, scale, regular = self.page(w, feed, page, a, own, fits, Int32(u <= full), u - zero, phase, place, coming)
+                if const_expr(c.format == "mxfp4"):
+                    value = fmul(value, bits_f32(own[3]))
+                    if redux("or", Int32((regular == 0) | (own[3] == 0))) != 0:
+                        value = self.exact(w, feed, seqs, queries, page, own, value, regular, u, opaque(stop), tile, u - zero)
+                else:
+                    value = fmul(value, Float32(16384.0))       # exact, so once a page will do
+                stg_f32_if(holds, at, fmul(value, bits_f32(scale)))
+                phase, place = phase ^ (kept + 1), place ^ ((kept + 1) * c.scale_bytes)
+                at, u = at + step, u + 4
+            tile = tile + 1
+            if kept == 0:
+                tile = Int32(0)
+            else:                                       # the same page again
+                u = u - 4
+            u, run = self.advance(seqs, u, run_end, stop, opaque(w.lane))
+            loaded = queries.nothing()                  # the old ones need no registers any more
+            if u < stop:
+                loaded = queries.load(w, seqs, run, tile)
+        self.fill_behind(args, seqs, opaque(w.lane))
+
+    @cute.jit
+    def first(self, w, feed, cursor):
+        """Ask for the warp's first page."""
+        coming, cursor = feed.next(w, cursor, Int32(0))
+        scales = w.own + 8192
+        if coming >= 0:
+            for piece in cutlass.range_constexpr(self.c.pieces):
+                feed.copy(w, coming, piece, scales)
+        else:
+            feed.no_copy(w, coming, scales)
+        return cursor
+
+    @cute.jit
+    def page(self, w, feed, page, a, own, fits, whole, kb, phase, place, coming):
+        """The own row's maximum over the warp's page, block kb, what the row's scores are multiplied by, and whether the page is regular. In its pieces' places page `coming` is on its
+        way then. whole: whether every row sees all of its keys; phase: of the pieces' barriers; place: of the page's scales."""
+        c = self.c
+        best, regular, scale = [Float32(float("-inf"))] * 2, Int32(1), own[2]
+        codes, scales, other = page.codes, page.scales + place, w.own + 8192 + (place ^ c.scale_bytes)
+        slices = 4 // c.pieces
+        if whole != 0:
+            for piece in cutlass.range_constexpr(c.pieces):
+                mbarrier_wait(w.bar + piece * 8, phase)
+                for _ in cutlass.range(slices, unroll=1):   # rolled: four slices one after the other are fewer instructions and slower
+                    lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, None)
+                    best, regular = join(best, [lo, hi]), regular & fine
+                    codes, scales = codes + 2048, scales + page.slice
+                cute.arch.sync_warp()
+                if coming >= 0:
+                    feed.copy(w, coming, piece, other)
+                elif const_expr(piece == c.pieces - 1):
+                    feed.no_copy(w, coming, other)
+        else:
+            for piece in cutlass.range_constexpr(c.pieces):
+                mbarrier_wait(w.bar + piece * 8, phase)
+            for i in cutlass.range(4, unroll=1):
+                first_key = kb * 128 + i * 32 + 2 * w.t
+                limits = [shfl_idx(own[1], w.lane - w.t + r) - first_key for r in range(2)]
+                lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, limits)
+                best, regular = join(best, [lo, hi]), regular & fine
+                codes, scales = codes + 2048, scales + page.slice
+            cute.arch.sync_warp()
+            if coming >= 0:
+                for piece in cutlass.range_constexpr(c.pieces):
+                    feed.copy(w, coming, piece, other)
+            else:
+                feed.no_copy(w, coming, other)
+            if own[1] <= kb * 128:              # -inf, whatever the factor
+                scale = Int32(0x3F800000)
+        return self.own_row(w, best[0], best[1]), scale, regular
+
+    @cute.jit
+    def advance(self, seqs, u, end, stop, lane):
+        """Unit u and the run that it is in, u being counted from a run that goes up to `end`: one beyond that is as many existing units behind the begin of the next run."""
+        at = cutlass.min(u, end)
+        run, searching = [Int32(0)] * 9, Int32(1)
+        while searching != 0:
+            beyond = u - at
+            run = seqs.run(at, stop, lane)
+            u, at = run[0] + beyond, run[1]
+            searching = Int32((u >= at) & (at < stop))
+        return u, run
+
+    @cute.jit
+    def fill_behind(self, args, seqs, lane):
+        """For code behind the main loop, which has no register for what is read again here. Where nothing is to do it is a few instructions: more would be fetched late."""
+        state = seqs.state(lane)
+        if state != 0:
+            cta, ctas = cta_here()
+            if self.much(args, ctas) != 0:
+                self.fill(args, seqs, state, cta * self.c.threads + thread_here(), ctas * self.c.threads)
+
+    @cute.jit
+    def much(self, args, ctas):
+        """Whether the result is large for its grid: what of it is -inf is then written behind the pages, not before them."""
+        return Int32(Int64(args.heads_q) * Int64(args.k_tiles) * Int64(args.tokens) > Int64(ctas) * (self.c.threads * STORES_BEFORE))
+
+    def fill(self, args, seqs, state, thread, threads):
+        fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, thread, threads, stg32_streaming)
+
+    @cute.jit
+    def exact(self, w, feed, seqs, queries, page, own, value, regular, u, stop, tile, kb):
+        """mxfp4: the own row's maximum over unit u, block kb: `value`, unless the row, or the page, asks for the any-scale path."""
+        aside = w.aside()
+        run = seqs.run(opaque(u), stop, aside.lane)
+        general, index = Float32(float("nan")), feed.index(run[5], run[3])
+        if index >= 0:
+            codes, scales = mad_wide(index, Int32(8192), feed.k), mad_wide(index, Int32(self.c.scale_bytes), feed.k_scale)
+            lo, hi = page.general(aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own[1])
+            general = self.own_row(aside, lo, hi)
+        elif own[1] <= kb * 128:
+            general = Float32(float("-inf"))
+        if (regular == 0) | (own[3] == 0):
+            value = general
+        return value
+
+    def own_row(self, w, lo, hi):
+        """Maxima over the quad's keys: of row g for even t, of row g + 8 for odd t (lanes t and t ^ 2 hold the same)."""
+        odd = w.t & 1
+        value = fmax_nan(select_f32(hi, lo, odd), shfl_xor_f32(select_f32(lo, hi, odd), 1))
+        return fmax_nan(value, shfl_xor_f32(value, 2))
