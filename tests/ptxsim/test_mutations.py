@@ -26,7 +26,7 @@ VARIANTS = {runs.label(v): v for v in runs.all_variants()}
 def _family(variant, launch):
     """A launch's kernel class and what of its configuration makes another kernel of it: not the format, the scale layout or the number of columns of a portable one."""
     kernel = VARIANTS[variant].launches[launch]
-    return kernel.target.rpartition(":")[2], *(dict(kernel.config).get(key) for key in ("form", "path", "columns", "widen"))
+    return kernel.target.rpartition(":")[2], *(dict(kernel.config).get(key) for key in ("role", "precision", "path", "columns", "widen"))
 
 
 def test_every_family_has_a_record():
