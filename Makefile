@@ -75,8 +75,8 @@ test-smoke: venv
 	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
-	PYTHONPATH=.:tests $(BIN)/python -m ptxsim.sweep
-	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/fuzz/test_simulated.py
+	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep
+	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/simulated tests/fuzz/test_simulated.py
 	$(BIN)/python tests/packaging/installations.py --jax 0.9.1,newest
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
 	$(BIN)/python tests/parity/two_gpus.py build/two_gpus.json --small --processes 2 --limit 1200
@@ -86,7 +86,7 @@ test-anchors: venv
 	$(BIN)/python -m pytest tests/ptxsim/anchors/checks.py
 
 simulate-again: library
-	PYTHONPATH=.:tests $(BIN)/python -m ptxsim.sweep --again
+	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep --again
 
 two-gpus: cubins library
 	$(BIN)/python tests/parity/two_gpus.py benchmarks/results/h200-x2/block_scores.json
@@ -103,7 +103,7 @@ fuzz: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
 
 racecheck: cubins library
-	$(BIN)/python tests/parity/every_lane.py build/every_lane
+	$(BIN)/python tests/parity/racecheck_build.py build/every_lane
 	$(BIN)/python tests/parity/sanitize.py --control --tool racecheck --cubins build/every_lane
 	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals --cubins build/every_lane
 

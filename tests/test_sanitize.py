@@ -16,9 +16,9 @@ from support import cases
 PARITY = Path(__file__).parent / "parity"
 SCRIPT = PARITY / "sanitize.py"
 sys.path.insert(0, str(PARITY))
-import altered  # noqa: E402
-import cover  # noqa: E402
-import every_lane  # noqa: E402
+import altered_kernels  # noqa: E402
+import sanitizer_cover  # noqa: E402
+import racecheck_build  # noqa: E402
 import harness  # noqa: E402
 import run  # noqa: E402
 import sanitize  # noqa: E402
@@ -51,8 +51,8 @@ def manifest():
 def test_the_cover_launches_every_kernel_of_a_gpu(capability):
     arch = {variant["arch"] for variant in manifest()["variants"]} & {f"sm_{capability[0]}{capability[1]}{a}" for a in ("a", "")}
     every = {k for v in manifest()["variants"] if v["arch"] in arch for k in v["launches"]}
-    pairs = cover.pairs(capability)
-    assert set().union(*(cover.launches(pair, capability) for pair in pairs)) == every != set()
+    pairs = sanitizer_cover.pairs(capability)
+    assert set().union(*(sanitizer_cover.launches(pair, capability) for pair in pairs)) == every != set()
     assert len(pairs) == len(set(pairs)) < 50
 
 
@@ -66,19 +66,19 @@ def test_every_pair_of_the_cover_is_run_in_bare_programs_of_one_cta(tmp_path):
     result = subprocess.run([*VARIANTS, "--json", str(out)], env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     found = json.loads(out.read_text())
-    assert found["clean"] and set(found["clean"]) == set(cover.pairs((9, 0))) and min(found["kernels"].values()) >= 1
+    assert found["clean"] and set(found["clean"]) == set(sanitizer_cover.pairs((9, 0))) and min(found["kernels"].values()) >= 1
     commands = (tmp_path / "commands").read_text().splitlines()
     assert len(commands) == 6               # three on each GPU
     for command in commands:
         assert f"--kernel-name kns={sanitize.KERNELS} " in command and "--target-processes" not in command and " --bare " in command and " --ctas 1" in command
     assert len({command.split("--port ")[1].split()[0] for command in commands}) > 1
     given = run.chosen_pairs(",".join(command.split("--only ")[1].split()[0] for command in commands))
-    assert sorted(f"{case}={variant}" for case, variants in given.items() for variant in variants) == sorted(cover.pairs((9, 0)))
+    assert sorted(f"{case}={variant}" for case, variants in given.items() for variant in variants) == sorted(sanitizer_cover.pairs((9, 0)))
 
 
 def test_the_patched_copy_is_imported_whatever_is_installed(tmp_path):
     """An editable installation's finder comes before every path; `make` installs so."""
-    every_lane.snapshot(tmp_path)
+    racecheck_build.snapshot(tmp_path)
     found = subprocess.run([sys.executable, "-c", "import jax_fp4_indexer; print(jax_fp4_indexer.__file__)"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True)
     assert Path(found.stdout.strip()).is_relative_to(tmp_path), found.stdout + found.stderr
 
@@ -157,7 +157,7 @@ def test_a_bare_run_with_few_ctas_launches_what_it_is_told_once():
 
 
 def test_few_ctas_are_in_the_manifest_that_the_library_reads(tmp_path):
-    altered.build(tmp_path, ctas=3)
+    altered_kernels.build(tmp_path, ctas=3)
     for before, after in zip(manifest()["kernels"], json.loads((tmp_path / "cubins" / "manifest.json").read_text())["kernels"]):
         per_sm = before["grid"].get("per_sm")
         assert after == before | ({"grid": {"fixed": [3 * per_sm * before["cluster"][0], 1, 1]}} if per_sm else {})
@@ -171,9 +171,9 @@ CHANGES = {"stores": (r"STG\.E(\.EF)? (desc.*)\]", r"STG.E\1 \2+0x7ff000]"), "ct
 
 @pytest.mark.parametrize("tool, control", [(tool, c) for tool, controls in sanitize.CONTROLS.items() for c in controls])
 def test_an_alteration_changes_the_instructions_that_it_names_and_no_other(tmp_path, tool, control):
-    """nvdisasm reads what altered.py writes; the library takes it, for the manifest has its digest."""
-    kernels, names = cover.launches(control.unit, (9, 0)), control.alter.split(",")
-    assert min(altered.build(tmp_path, names).values()) > 0
+    """nvdisasm reads what altered_kernels.py writes; the library takes it, for the manifest has its digest."""
+    kernels, names = sanitizer_cover.launches(control.unit, (9, 0)), control.alter.split(",")
+    assert min(altered_kernels.build(tmp_path, names).values()) > 0
     made = json.loads((tmp_path / "cubins" / "manifest.json").read_text())["kernels"]
     assert all(hashlib.sha256((tmp_path / "cubins" / k["cubin"]).read_bytes()).hexdigest() == k["sha256"] for k in made)
     changes = 0
@@ -201,25 +201,25 @@ def test_who_waits_at_a_named_barrier_does_so_at_one_place():
 
 def test_kernels_in_which_every_lane_arrives(tmp_path):
     """The patches fit these sources, touch what arrives and nothing else, and say so where an arrival is written in another way."""
-    sources = {p.name: p.read_text() for p in (Path(every_lane.jax_fp4_indexer.__file__).parent / every_lane.KERNELS).glob("sm90_*.py")}
-    made = every_lane.patched(sources)
+    sources = {p.name: p.read_text() for p in (Path(racecheck_build.jax_fp4_indexer.__file__).parent / racecheck_build.KERNELS).glob("sm90_*.py")}
+    made = racecheck_build.patched(sources)
     changed = [line for name in sources for line in sorted(set(made[name].splitlines()) ^ set(sources[name].splitlines()))]
     assert changed and all(re.search(r"mbarrier_init|mbarrier_arrive|elect_one|lane == 0|make_barriers", line) for line in changed)
-    every_lane.snapshot(tmp_path)
-    assert (tmp_path / "jax_fp4_indexer" / every_lane.KERNELS / "sm90_prefill.py").read_text() == made["sm90_prefill.py"]
+    racecheck_build.snapshot(tmp_path)
+    assert (tmp_path / "jax_fp4_indexer" / racecheck_build.KERNELS / "sm90_prefill.py").read_text() == made["sm90_prefill.py"]
     with pytest.raises(LookupError, match="sm90_prefill.py has 0 times"):
-        every_lane.patched({**sources, "sm90_prefill.py": sources["sm90_prefill.py"].replace("f.consumer_warps)", "f.warps)")})
+        racecheck_build.patched({**sources, "sm90_prefill.py": sources["sm90_prefill.py"].replace("f.consumer_warps)", "f.warps)")})
     with pytest.raises(LookupError, match="sm90_prepare.py one lane arrives"):
-        every_lane.patched({**sources, "sm90_prepare.py": sources["sm90_prepare.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
+        racecheck_build.patched({**sources, "sm90_prepare.py": sources["sm90_prepare.py"] + "    if lane == 0:\n        mbarrier_arrive(bar)\n"})
 
 
 @pytest.mark.parametrize("variant, row", [("sm_90a.native.prefill.mxfp4.public.n0", "forms_mixed"), ("sm_90a.native.prefill.mxfp4.public.n512", "forms_mixed"),
                                           ("sm_90a.native.decode.mxfp4.public.n16", "sim_many_pages")])
 def test_kernels_in_which_every_lane_arrives_are_right(tmp_path, variant, row):
     """In the simulator: as many arrivals as each barrier expects, and no race."""
-    every_lane.snapshot(tmp_path)
+    racecheck_build.snapshot(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
-    result = subprocess.run([sys.executable, "-m", "ptxsim", "run", variant, "--cases", row, "--schedules", "eager,random:1"], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-m", "simulated", "run", variant, "--cases", row, "--schedules", "eager,random:1"], env=environment, cwd=tmp_path, capture_output=True, text=True)
     found = re.search(r": (\d+) of (\d+) right", result.stdout)
     assert result.returncode == 0 and found and found[1] == found[2] != "0", result.stdout + result.stderr
 
@@ -228,9 +228,9 @@ def test_other_kernels_and_how_they_are_altered_reach_the_program(tmp_path):
     result = subprocess.run([*VARIANTS, "--cubins", "some/folder", "--alter", "arrivals"], env=stand_in(tmp_path, CLEAN), capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert all(" --alter arrivals --cubins some/folder" in line for line in (tmp_path / "commands").read_text().splitlines())
-    altered.build(tmp_path / "first", ["arrivals"])
-    altered.build(tmp_path / "second", ["named_barriers"], given=tmp_path / "first" / "cubins")
-    (kernel,) = cover.launches("q_lengths_causal-nvfp4=decode.public", (9, 0))
+    altered_kernels.build(tmp_path / "first", ["arrivals"])
+    altered_kernels.build(tmp_path / "second", ["named_barriers"], given=tmp_path / "first" / "cubins")
+    (kernel,) = sanitizer_cover.launches("q_lengths_causal-nvfp4=decode.public", (9, 0))
     text = "\n".join(instructions(tmp_path / f"second/cubins/sm_90a/{kernel}.cubin"))
     assert "BAR.ARV" not in text and not re.search(r"BAR\.SYNC\.DEFER_BLOCKING R", text)
 
@@ -258,7 +258,7 @@ def test_a_control_fails_where_the_tool_is_silent(tmp_path, tool):
     heard = control(reported, "--cubins", "some/folder")
     assert heard.returncode == 0 and heard.stdout.count("reported, 1 x") == len(controls), heard.stdout + heard.stderr
     without = control(reported)
-    assert without.returncode == 0 and without.stdout.count("left out, it is for the kernels of every_lane.py") == sum(c.every_lane for c in controls)
+    assert without.returncode == 0 and without.stdout.count("left out, it is for the kernels of racecheck_build.py") == sum(c.every_lane for c in controls)
     # one that is silent is enough
     mixed = control(reported.replace("esac", f'  *{controls[-1].unit}*) echo "0 failures"; echo "========= ERROR SUMMARY: 0 errors"; exit 0;;\nesac', 1), "--cubins", "some/folder")
     assert mixed.returncode == 1 and mixed.stdout.count("reported, 1 x") == len(controls) - 1, mixed.stdout

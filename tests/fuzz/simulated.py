@@ -7,8 +7,9 @@ import collections
 import dataclasses
 import sys
 
-from ptxsim import block_scores, kernels, runs
+from ptxsim import kernels
 from ptxsim.launch import SimError
+from simulated import launches, selection
 
 from . import cases, expected, shapes
 
@@ -23,7 +24,7 @@ def run(variant, case, truth, schedule="eager"):
     mode, _, seed = schedule.partition(":")
     passes = (None, 3)[case.index % 2] if variant.path == "prefill" else None
     try:
-        outcome = block_scores.run_variant(kernels.load(variant.launches), variant, inp, mode=mode, seed=int(seed or 0), passes_of=passes)
+        outcome = launches.run_variant(kernels.load(variant.launches), variant, inp, mode=mode, seed=int(seed or 0), passes_of=passes)
     except SimError as error:
         return [f"{type(error).__name__}: {error}"]
     problem = expected.judge(outcome.scores, case.pool, truth)
@@ -44,8 +45,8 @@ def sweep(seed, indices, variants, schedules=("eager", "random:7"), report=print
         counts["cases"] += 1
         counts["invalid"] += bool(case.invalid)
         if problems:
-            line = f"{runs.label(variant)} {schedule} {case}: {problems[0]} ({len(problems)} problems)\n     " \
-                   f"PYTHONPATH=.:tests python -m fuzz.simulated --seed {seed} --first {index} --cases 1 --variants {runs.label(variant)} --schedules {schedule}"
+            line = f"{selection.label(variant)} {schedule} {case}: {problems[0]} ({len(problems)} problems)\n     " \
+                   f"PYTHONPATH=.:tests python -m fuzz.simulated --seed {seed} --first {index} --cases 1 --variants {selection.label(variant)} --schedules {schedule}"
             failures.append(line)
             report("FAIL " + line)
     return counts, failures
@@ -59,7 +60,7 @@ def main(argv=None):
     p.add_argument("--variants", default="", help="part of a label, e.g. sm_90a.native.decode")
     p.add_argument("--schedules", default="eager,random:7")
     args = p.parse_args(argv)
-    chosen = [v for v in runs.all_variants() if args.variants in runs.label(v)]
+    chosen = [v for v in selection.all_variants() if args.variants in selection.label(v)]
     counts, failures = sweep(args.seed, range(args.first, args.first + args.cases), chosen, args.schedules.split(","))
     print(f"{counts['cases']} cases, {counts['invalid']} of them invalid, {len(failures)} failures")
     return bool(failures)

@@ -14,7 +14,7 @@
 | model | the time model against those rows, with this card's own constants | 120 |
 | benchmark_portable | the headline cases on the portable kernels | 300 |
 | memcheck | the small cases under compute-sanitizer | 600 |
-| synccheck | the pairs of cover.py, which launch every kernel, under it too | 150 |
+| synccheck | the pairs of sanitizer_cover.py, which launch every kernel, under it too | 150 |
 
 A step that fails or runs out of time does not stop the others. Written: `summary.json`, `report.txt` (the same in words, with the end of every log) and a log a step.
 Any NVIDIA GPU will do: on one that is no Blackwell, the report is about the kernels that it takes. Exit status: 0 if every step passed.
@@ -45,7 +45,7 @@ def commands(out, quick=False):
     model = [PYTHON, ROOT / "benchmarks" / "model.py", out / "block_scores.json"]
     table = {
         "doctor": ([PYTHON, "-m", "jax_fp4_indexer", "doctor"], 60),
-        "parity": ([*run, "--extra", "contexts,huge", "--time-limit", "840", "--json", out / "parity.json"], 900),
+        "parity": ([*run, "--extra", "inside_jit,past_2_31", "--time-limit", "840", "--json", out / "parity.json"], 900),
         "portable": ([*run, "--impl", "portable_decode,portable_prefill", "--time-limit", "540", "--json", out / "portable.json"], 600),
         "probe": ([PYTHON, ROOT / "benchmarks" / "probe.py", "--out", out / "probe.json"], 60),
         "benchmark": ([*bench, "--out", out / "block_scores.json", "--time-limit", "840"], 900),

@@ -16,7 +16,7 @@ from jax import lax
 
 import jax_fp4_indexer as jfi
 from support import check, inputs, oracle
-from support.calls import IMPLEMENTATIONS, LAYOUTS, arguments, call, choice  # noqa: F401 - run.py, contexts.py and the tests name them through here
+from support.calls import IMPLEMENTATIONS, LAYOUTS, arguments, call, choice  # noqa: F401 - run.py, inside_jit.py and the tests name them through here
 
 SAMPLES = 4096
 ALONE_SLOTS = 2**22         # outputs larger than this are not compared sequence by sequence

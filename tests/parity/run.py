@@ -36,9 +36,9 @@ def parse(argv):
     p.add_argument("--scrambles", type=int, default=2, help="runs with other bytes wherever nothing counts")
     p.add_argument("--bare", action="store_true", help="each variant once, judged by the oracle alone, in programs that hold nothing else (for compute-sanitizer)")
     p.add_argument("--ctas", type=int, default=0, help="CTAs of the kernels that fill the GPU (default: what the manifest says), so that a small case takes many turns")
-    p.add_argument("--alter", default="", help="comma-separated: what altered.py does to the kernels")
-    p.add_argument("--cubins", help="folder with kernels and a manifest of their own (every_lane.py)")
-    p.add_argument("--extra", default="", help="comma-separated: contexts (scan, loop, donation; run first), huge (beyond 2^31)")
+    p.add_argument("--alter", default="", help="comma-separated: what altered_kernels.py does to the kernels")
+    p.add_argument("--cubins", help="folder with kernels and a manifest of their own (racecheck_build.py)")
+    p.add_argument("--extra", default="", help="comma-separated: inside_jit (scan, loop, donation; run first), past_2_31 (beyond 2^31)")
     p.add_argument("--no-table", action="store_true", help="only what --extra names")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
     p.add_argument("--hang-limit", type=float, default=120, help="seconds one case may execute before the run ends with status 4 and says which")
@@ -205,18 +205,18 @@ def main(argv=None):
         print(f"{path}: {len(chosen)} cases, {path.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - start:.1f} s")
         return 0
     if args.ctas or args.alter or args.cubins:
-        import altered
-        altered.load([x for x in args.alter.split(",") if x], args.ctas, args.cubins)
+        import altered_kernels
+        altered_kernels.load([x for x in args.alter.split(",") if x], args.ctas, args.cubins)
     device = jax.devices()[0]
     print(f"jax {jax.__version__}, {platform.python_version()}, {device.device_kind}, {len(chosen)} cases", flush=True)
     summary, deadline = Summary(), start + args.time_limit
     summary.seconds["start"] = time.monotonic() - start
     extras = [x for x in args.extra.split(",") if x]
-    for name, module in (("contexts", "contexts"), ("huge", "huge")):
-        if name == "huge" and not args.no_table:
+    for name in ("inside_jit", "past_2_31"):
+        if name == "past_2_31" and not args.no_table:
             run_table(args, chosen, summary, deadline)
         if name in extras:
-            for what, problem in __import__(module).run(args.impl.split(","), args.format):
+            for what, problem in __import__(name).run(args.impl.split(","), args.format):
                 summary.counts[name] += 1
                 if problem:
                     summary.fail(name, what, problem)

@@ -3,12 +3,12 @@
     python tests/parity/sanitize.py [--tool memcheck] [--rows small|variants|large] [--oracle DIR] [--time-limit 300] [--json OUT] [--done EARLIER.json]
 
 Every variant of a case is launched once and judged by the oracle; what else parity checks (repeats, bytes that do not count, sequences alone) is left
-to it. Rows `variants` are the pairs of cover.py, which launch every kernel with something to do, with few CTAs so that its rings go round: racecheck looks
+to it. Rows `variants` are the pairs of sanitizer_cover.py, which launch every kernel with something to do, with few CTAs so that its rings go round: racecheck looks
 at every access to shared memory, on the host, and takes a multiple of memcheck's time. The tool is told to look at this package's kernels and no
 others. A process that dies is run again in halves until the case is found. With --done, cases that an earlier run found clean are left out. With --control
-calls of kernels with a fault put into them (altered.py) are run instead, under the same settings, each of which the tool has to report.
+calls of kernels with a fault put into them (altered_kernels.py) are run instead, under the same settings, each of which the tool has to report.
 
-racecheck needs kernels that it can follow (docs/facts.md): every_lane.py makes them, --cubins names them, and `--alter arrivals` does the rest.
+racecheck needs kernels that it can follow (docs/facts.md): racecheck_build.py makes them, --cubins names them, and `--alter arrivals` does the rest.
 
 The JSON lists the cases (or pairs) and, for each kernel that the GPU's variants launch, how many clean ones launched it.
 Exit status: 0 all clean (--control: every fault was reported), 1 errors or deaths, 3 time ran out before the end.
@@ -39,10 +39,10 @@ PORT = 49152                    # the tool's own first one
 
 
 class Control(NamedTuple):
-    alter: str              # see altered.py
+    alter: str              # see altered_kernels.py
     unit: str               # a pair that it spoils
     said: str               # what the tool says
-    every_lane: bool = False    # of the kernels that every_lane.py makes, which --cubins has to name
+    every_lane: bool = False    # of the kernels that racecheck_build.py makes, which --cubins has to name
 
 
 CONTROLS = {"memcheck": [Control("stores", "k_lengths_causal-nvfp4=decode.public", "Invalid __global__ write")],
@@ -117,13 +117,13 @@ class Sanitizer:
 
     @functools.cached_property
     def capability(self):
-        import cover
-        return self.args.capability or cover.capability_here()
+        import sanitizer_cover
+        return self.args.capability or sanitizer_cover.capability_here()
 
     def names(self):
-        import cover
+        import sanitizer_cover
         done = set(json.loads(Path(self.args.done).read_text())["clean"]) if self.args.done else set()
-        every = cover.pairs(self.capability) if self.args.rows == "variants" else self.in_order(rows(self.args.rows))
+        every = sanitizer_cover.pairs(self.capability) if self.args.rows == "variants" else self.in_order(rows(self.args.rows))
         return [name for name in every if name not in done]
 
     def in_order(self, names):
@@ -201,8 +201,8 @@ class Sanitizer:
 
     def further(self, names):
         """What else the JSON holds."""
-        import cover
-        launched = {name: cover.launches(name, self.capability) for name in names}
+        import sanitizer_cover
+        launched = {name: sanitizer_cover.launches(name, self.capability) for name in names}
         count = collections.Counter(kernel for name in self.found["clean"] for kernel in launched[name])
         return {"kernels": {k: count[k] for k in sorted(set().union(*launched.values()))}}
 
@@ -227,7 +227,7 @@ class Sanitizer:
         silent, cubins = 0, self.args.cubins
         for control in CONTROLS[self.args.tool]:
             if control.every_lane and not cubins:
-                print(f"{self.args.tool} control: {control.alter} in {control.unit} left out, it is for the kernels of every_lane.py: make them and name them with --cubins")
+                print(f"{self.args.tool} control: {control.alter} in {control.unit} left out, it is for the kernels of racecheck_build.py: make them and name them with --cubins")
                 continue
             self.args.alter, self.args.cubins = control.alter, cubins if control.every_lane else None
             self.found.update(clean=[], errors=[], died=[], not_run=[], deaths=[], unfinished=[])

@@ -1,6 +1,6 @@
 """What a kernel's warps execute, by role and by class of instruction, and where shared memory is used with bank conflicts. Counts, not times.
 
-    PYTHONPATH=tests python -m ptxsim stats sm_90a.native.decode.nvfp4.public.n16 --cases sim_many_pages-
+    PYTHONPATH=tests python -m simulated stats sm_90a.native.decode.nvfp4.public.n16 --cases sim_many_pages-
 
 Roles are found, not declared: warps of a CTA that execute the same code are one, named by the Python functions that hold most of what it alone executes.
 An instruction counts once for each fragment of a warp that executes it with at least one lane; a wait counts when it is passed. PTX instructions: ptxas makes others of them.
@@ -17,7 +17,7 @@ import numpy as np
 
 import jax_fp4_indexer
 
-from . import cache, runs
+from . import cache
 
 ALIKE = 0.65        # share of the instructions that either executes which both do, from which on two warps have one role
 
@@ -146,14 +146,3 @@ class Report:
         lines.append(f"  shared memory: {accesses:,} accesses, {wavefronts:,} wavefronts, {fewest:,} are the fewest" + (f" ({wavefronts / fewest:.2f})" if fewest else ""))
         lines += [f"    {w - f:+,}: {a:,} accesses, {w:,} wavefronts for {f:,}; {place}" for a, w, f, place in self.conflicts()]
         return "\n".join(lines)
-
-
-def run(compiled, variant, cases, schedule, **how):
-    """Yields (name of the row, kernel, Report, problems) for every row and kernel. cases: those of ptxsim.cases; the row has run when its first kernel is yielded."""
-    for case in cases:
-        for kernel in compiled:
-            kernel.statistics = None
-        _, problems = runs.run(compiled, variant, case, schedule, statistics=True, **how)
-        for kernel in compiled:
-            if kernel.statistics is not None:
-                yield case.name, kernel, Report(kernel.program, kernel.statistics), problems

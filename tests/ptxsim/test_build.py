@@ -4,7 +4,6 @@ import pathlib
 import platform
 import subprocess
 import sys
-import textwrap
 
 import pytest
 

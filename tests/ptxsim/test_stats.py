@@ -1,13 +1,10 @@
 """Bank conflicts of accesses that are known, classes of instructions, roles of warps, and that counting changes nothing."""
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from ptxsim import cache, cases, kernels, runs, stats
+from ptxsim import stats
 from ptxsim.ptx_text import execute, program
 
 
@@ -140,20 +137,3 @@ def test_functions_of_lines():
     line = next(i for i, text in enumerate(pathlib.Path(source).read_text().splitlines(), 1) if "append([w, w])" in text)
     assert stats.function_at(f"ptxsim/stats.py:{line}") == "stats.py spans"
     assert stats.function_at("") == "-"
-
-
-def test_a_kernel_of_the_tree():
-    """Roles by name, and as many instructions as a run without statistics."""
-    label, row = "sm_90a.native.prefill.nvfp4.public.n0", "k_lengths_causal-"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
-    done = subprocess.run([sys.executable, "-m", "ptxsim", "stats", label, "--cases", row], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "block_scores.prepare.nvfp4.public" in done.stdout and "wrong:" not in done.stdout
-    assert "  warps 4-11: " in done.stdout and "prefill.py load" in done.stdout and "shared stores" in done.stdout and "wavefronts" in done.stdout
-    variant = next(v for v in runs.all_variants() if runs.label(v) == label)
-    compiled = kernels.load(variant.launches)
-    case = next(iter(cases.of(variant.path, variant.format, row)))
-    outcome, problems = runs.run(compiled, variant, case, "eager")
-    (name, kernel, _, wrong), (_, other, _, _) = stats.run(compiled, variant, [case], "eager")
-    assert not problems and not wrong and name == case.name
-    assert outcome.insts >= kernel.statistics.by_warp.sum() + other.statistics.by_warp.sum() > 0.9 * outcome.insts

@@ -7,7 +7,7 @@
 | named_barriers | named barriers do nothing, who arrives and who waits; but number 1, on which no data depends in prefill | racecheck has to say so |
 | arrivals | who arrived at a named barrier waits at it as well | synccheck has to say so (facts.md); racecheck, which does not follow arrivals, sees an order |
 
-`cubins` names a folder with other kernels to begin with (every_lane.py). With `ctas`, kernels that fill the GPU are launched with that many CTAs for each that they ask of a multiprocessor. A process has one manifest: `load` comes first in it.
+`cubins` names a folder with other kernels to begin with (racecheck_build.py). With `ctas`, kernels that fill the GPU are launched with that many CTAs for each that they ask of a multiprocessor. A process has one manifest: `load` comes first in it.
 """
 import atexit
 import hashlib
@@ -97,10 +97,10 @@ def build(folder, names=(), ctas=0, given=None):
 def load(names=(), ctas=0, given=None):
     """The library of this process with such kernels."""
     if "library" in runtime._state:
-        raise RuntimeError("altered.load: the library has its manifest already; call this first in the process")
+        raise RuntimeError("altered_kernels.load: the library has its manifest already; call this first in the process")
     folder = tempfile.TemporaryDirectory(prefix="jfi-altered-")
     atexit.register(folder.cleanup)
     for name, changed in build(folder.name, names, ctas, given).items():
         if not changed:
-            raise RuntimeError(f"altered.load: {name} changed no instruction; the encoding is not the one known here (nvdisasm -hex shows it)")
+            raise RuntimeError(f"altered_kernels.load: {name} changed no instruction; the encoding is not the one known here (nvdisasm -hex shows it)")
     runtime.load([folder.name, *jfi.__path__])

@@ -4,9 +4,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ptxsim import cases as rows
-from ptxsim import runs
-from ptxsim.cases import Case
+from simulated import cases as rows
+from simulated import selection
+from simulated.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
 
@@ -43,18 +43,18 @@ ROWS = {
     "tiles": lambda f: batch(f, [9] * 7, [(3 + 5 * i) * PAGE - 31 * i for i in range(7)], 4, seed=426),
     **{f"sequences_{count}": _sequences(count) for count in (MOST - 1, MOST, MOST + 1, MOST + 2)},
 }
-VARIANTS = runs.narrow_decodes(("nvfp4", "preordered_mma"), ("mxfp4", "public"))
+VARIANTS = selection.narrow_decodes(("nvfp4", "preordered_mma"), ("mxfp4", "public"))
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    return runs.compile_all(VARIANTS)
+    return selection.compile_all(VARIANTS)
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+@pytest.mark.parametrize("variant", VARIANTS, ids=selection.label)
 def test_every_slot(compiled, variant, name):
     row = Case(cases.Case(f"walk_{name}-{variant.format}", name, variant.format, ROWS[name]))
     for schedule in ("eager", "random:1"):
-        _, problems = runs.run([compiled[k] for k in variant.launches], variant, row, schedule, multiprocessors=1)
+        _, problems = selection.run([compiled[k] for k in variant.launches], variant, row, schedule, multiprocessors=1)
         assert not problems, f"{schedule}: " + "\n".join(problems[:3])

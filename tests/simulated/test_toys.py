@@ -1,8 +1,9 @@
 """A kernel for sm_100a on the whole path: compiled, its tensor map encoded from a recipe, run; and what the checks say when an instruction of it is dropped."""
 import pytest
 
-from ptxsim import block_scores, kernels, mutate, stand_in
+from ptxsim import kernels, mutate
 from ptxsim.launch import SimError
+from simulated import launches, stand_in
 from support import oracle
 from support.inputs import PAGE, batch
 
@@ -13,7 +14,7 @@ def run(fmt, kernel=None, tokens=128, pages=9, **how):
     """All pages whole, all keys visible."""
     inp = batch(fmt, [tokens], [pages * PAGE], 1, 1, seed=tokens + pages, kind=how.pop("kind", "ordinary"), causal=False)
     compiled = kernel or kernels.load(VARIANTS[fmt].launches)[0]
-    outcome = block_scores.run_variant([compiled], VARIANTS[fmt], inp, max_insts=10**6, **how)
+    outcome = launches.run_variant([compiled], VARIANTS[fmt], inp, max_insts=10**6, **how)
     return outcome, inp
 
 

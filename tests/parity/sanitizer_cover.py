@@ -24,7 +24,7 @@ ROWS = (
 def _case(name):
     found = [c for c in cases.table(match=name) if c.name == name]
     if not found:
-        raise LookupError(f"cover: no row {name!r} in the case table")
+        raise LookupError(f"sanitizer_cover: no row {name!r} in the case table")
     return found[0], found[0].build()
 
 

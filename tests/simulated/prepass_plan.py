@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_fp4_indexer.configs.block_scores import PAGE, Scratch
 
-from . import alone
+from . import prepass
 
 KERNELS = ("block_scores.portable_plan.", "block_scores.prepare.", "block_scores.plan.")
 NO_LIMIT = 2**31 - 1
@@ -105,7 +105,7 @@ class Problem:
     def run(self, kernel, schedule, max_insts=10**7):
         only, layout, s = kernel.name.startswith(KERNELS[0]), self.layout, self.sizes
         seed, size = int(schedule.partition(":")[2] or 0), layout.page_flags if only else layout.size(kernel.name.split(".")[2])
-        given, want = ([alone.Area(0, size, seed)] for _ in range(2))
+        given, want = ([prepass.Area(0, size, seed)] for _ in range(2))
         self._expect(want[0], int(kernel.name.rpartition("rows")[2]).bit_length() - 1 if only else 8, only or self.first_page == 0)
         if not only:                        # page flags and pages
             want[0].ignore(8, 4)
@@ -115,7 +115,7 @@ class Problem:
         if not only:
             rows = -(-self.tokens // 128) * 128 * self.heads_q if self.first_page == 0 else 1
             arrays |= {"kv_indices": np.full(self.num_indices, -1, np.int32), "q_scale": np.full(rows * 8, 127, np.uint8), "q": np.zeros(rows * 64, np.uint8)}
-        return alone.run(kernel, given, want, s, arrays, schedule, MULTIPROCESSORS, max_insts)
+        return prepass.run(kernel, given, want, s, arrays, schedule, MULTIPROCESSORS, max_insts)
 
     def _expect(self, scratch, rows_log2, paged):
         """Puts what the launch has to write into scratch; paged: with the pages of tokens. After a fall nobody looks at entries and pages."""

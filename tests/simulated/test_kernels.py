@@ -1,15 +1,16 @@
 """The kernels of the tree, compiled to PTX and run in the simulator: right scores, no report, every slot written.
 
-One scale layout of every kernel form over the rows of runs.QUICK, eager and in one random order. Every variant over the whole list in every schedule is the
+One scale layout of every kernel form over the rows of selection.QUICK, eager and in one random order. Every variant over the whole list in every schedule is the
 work of sweep.py, whose records test_records.py reads. A variant whose kernels have the text of one that has run (portable kernels of several archs) is not run again: its result is the other's.
 """
 import pytest
 
-from ptxsim import cases, kernels, runs
+from ptxsim import kernels
+from simulated import cases, selection
 from support import cases as table
 from support.inputs import batch
 
-VARIANTS = runs.quick_variants()
+VARIANTS = selection.quick_variants()
 SCHEDULES = ("eager", "random:7")
 
 
@@ -31,7 +32,7 @@ def same_text(compiled, variant):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+@pytest.mark.parametrize("variant", VARIANTS, ids=selection.label)
 def test_variant(compiled, variant, schedule):
     chosen, results = same_text(compiled, variant)
     if schedule not in results:
@@ -44,7 +45,7 @@ def test_variant(compiled, variant, schedule):
 def sweep(chosen, variant, schedule):
     """elect.sync elects the first lane in the eager order, the last in the other."""
     problems, slots = [], 0
-    for case, outcome, found in runs.sweep(chosen, variant, schedule, runs.QUICK, elect_last=schedule != "eager"):
+    for case, outcome, found in selection.sweep(chosen, variant, schedule, selection.QUICK, elect_last=schedule != "eager"):
         slots += outcome.scores.size if outcome else 0
         problems += [f"{case.name}: {p}" for p in found]
     return problems, slots
@@ -53,10 +54,10 @@ def sweep(chosen, variant, schedule):
 @pytest.mark.parametrize("row", ("page_id_bad_prefill-mxfp4", "q_lengths_causal_long-nvfp4"))
 def test_both_forms_of_prefill_have_the_same_bits(row):
     """Staged and direct on sm_90a, on sums that are rounded: which of them serves a call depends on no more than `max_seqlen_q`."""
-    forms = [v for v in runs.all_variants() if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
+    forms = [v for v in selection.all_variants() if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
              and any(k.target.endswith(("sm90_prefill:Prefill", "sm90_prefill_direct:PrefillDirect")) for k in v.launches)]
     case, = cases.of("prefill", forms[0].format, row)
-    (one, _), (other, _) = (runs.run(kernels.load(v.launches), v, case, "eager") for v in forms)
+    (one, _), (other, _) = (selection.run(kernels.load(v.launches), v, case, "eager") for v in forms)
     assert not case.table.exact and (one.scores.view("u4") == other.scores.view("u4")).all()
 
 
@@ -65,8 +66,8 @@ def right_on_the_prefills(name, reason, fmt, make):
     case = cases.Case(table.Case(f"{name}-{fmt}", reason, fmt, make))
     for variant in VARIANTS:
         if (variant.arch, variant.path, variant.format) == ("sm_90a", "prefill", fmt):
-            outcome, problems = runs.run(kernels.load(variant.launches), variant, case, "eager")
-            assert outcome and not problems, (runs.label(variant), problems[:3])
+            outcome, problems = selection.run(kernels.load(variant.launches), variant, case, "eager")
+            assert outcome and not problems, (selection.label(variant), problems[:3])
 
 
 # What mutations asked for

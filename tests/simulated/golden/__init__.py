@@ -3,7 +3,7 @@
 h200.npz     the scores of 36 rows, "<case>|<path>", 32 of them on both paths (jax 0.11.2)
 exact.json   digests of the scores of every exact row of the simulator's list: {digest of the inputs: {path: digest}}
 
-Both are made on a card, by `python -m ptxsim.golden` (golden/__main__.py).
+Both are made on a card, by `python -m simulated.golden` (golden/__main__.py).
 """
 import functools
 import hashlib

@@ -9,10 +9,9 @@ import struct
 import numpy as np
 
 from jax_fp4_indexer.configs import block_scores as config
+from ptxsim import tensor_map
+from ptxsim.launch import Memory, run
 from support import check
-
-from . import tensor_map
-from .launch import Memory, run
 
 POISON = 0x7FC12345             # a NaN that no kernel writes: slots that keep it were not written
 MULTIPROCESSORS = 3             # of the pretended device: few, so that a worker walks many pages

@@ -1,10 +1,10 @@
 """Runs the whole list of cases and keeps what came out in results/ (records.py). Goes on where it stopped: what is recorded of the same kernels is not run again.
 
-    PYTHONPATH=tests python -m ptxsim.sweep                                  everything that is missing
-    PYTHONPATH=tests python -m ptxsim.sweep direct sm_100a decode            variants whose label holds these words
-    PYTHONPATH=tests python -m ptxsim.sweep stand_in 10.0 --schedules eager,lazy
-    PYTHONPATH=tests python -m ptxsim.sweep --again                          all of it anew
-    PYTHONPATH=tests python -m ptxsim.sweep status | forget | table          what is missing; remove stale records; README.md's table, which a sweep writes too
+    PYTHONPATH=tests python -m simulated.sweep                                  everything that is missing
+    PYTHONPATH=tests python -m simulated.sweep direct sm_100a decode            variants whose label holds these words
+    PYTHONPATH=tests python -m simulated.sweep stand_in 10.0 --schedules eager,lazy
+    PYTHONPATH=tests python -m simulated.sweep --again                          all of it anew
+    PYTHONPATH=tests python -m simulated.sweep status | forget | table          what is missing; remove stale records; README.md's table, which a sweep writes too
 
 `direct` is a variant of aot/variants.py in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
 """
@@ -18,8 +18,9 @@ import sys
 import time
 
 from jax_fp4_indexer.aot import variants
+from ptxsim import kernels
 
-from . import cases, kernels, records, runs, summary
+from . import cases, records, selection, summary
 
 # The order is that of the work: Blackwell's own kernels, portable ones, those of sm_90a. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
 ARCHS = ("sm_100a", "sm_103a", "sm_80", "sm_90a", "sm_120a")
@@ -46,13 +47,13 @@ class Work:
 
     @property
     def schedules(self):
-        return runs.SCHEDULES if self.through == "direct" or self.label.startswith(EACH_VARIANT_ONCE) else STAND_IN_SCHEDULES
+        return selection.SCHEDULES if self.through == "direct" or self.label.startswith(EACH_VARIANT_ONCE) else STAND_IN_SCHEDULES
 
 
 def everything():
     """All Work in order."""
     place = lambda v: (v.implementation != "native" or v.arch == "sm_90a", v.implementation == "native", ARCHS.index(v.arch))
-    direct = [Work("direct", runs.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(runs.all_variants(), key=place)]
+    direct = [Work("direct", selection.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(selection.all_variants(), key=place)]
     through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "decode+prefill" if how == "portable" else how, f, s, implementation=how)
                for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.FORMATS for s in variants.SCALE_LAYOUTS]
     first = [w for w in through if w.label.startswith(EACH_VARIANT_ONCE)]
@@ -62,7 +63,7 @@ def everything():
 def chosen(words, match=""):
     found = [dataclasses.replace(w, match=match) for w in everything() if all(word in f"{w.through}.{w.label}" for word in words)]
     if not found:
-        sys.exit(f"nothing has {' and '.join(words)} in its name; names look like direct.{runs.label(variants.VARIANTS[0])} and {everything()[0].through}.{everything()[0].label}")
+        sys.exit(f"nothing has {' and '.join(words)} in its name; names look like direct.{selection.label(variants.VARIANTS[0])} and {everything()[0].through}.{everything()[0].label}")
     return found
 
 
@@ -114,7 +115,7 @@ class _Direct:
         compiled = kernels.load(work.variant.launches)
         _forget_counts(compiled)
         for case in rows:
-            outcome, problems = runs.run(compiled, work.variant, case, schedule)
+            outcome, problems = selection.run(compiled, work.variant, case, schedule)
             tally.count(case, work.path, outcome and outcome.scores, outcome.faults if outcome else problems)
             tally.instructions += outcome.insts if outcome else 0
         return compiled
@@ -137,7 +138,7 @@ class _PretendedGpu:
         launched, self.device.schedule = set(), schedule
         _forget_counts(self.device.kernels.values())
         for case in rows:
-            inp = runs.built(case.table)[0]
+            inp = selection.built(case.table)[0]
             if case.name not in self.programs:
                 self.programs[case.name] = self.stand_in.program(inp, work.layout, work.implementation, case.passes_of)
             scores = self.stand_in.call(self.device, self.programs[case.name], inp, work.layout)
@@ -183,18 +184,18 @@ def _sweep(args):
     if args.capability:         # a process of its own, for it pretends one GPU for good
         os.environ["JAX_PLATFORMS"] = "cpu"
         works = [w for w in works if w.through == "stand_in" and w.label.startswith(args.capability)]
-        return _work_through(store, itertools.product(works, runs.SCHEDULES), _PretendedGpu(args.capability, works), args)      # schedules share programs
+        return _work_through(store, itertools.product(works, selection.SCHEDULES), _PretendedGpu(args.capability, works), args)      # schedules share programs
     bad = False
     kernels.load(variants.kernels_of([w.variant for w in works if w.variant]))      # one compiler process an arch
     for through, group in itertools.groupby(works, lambda w: w.through):
         if through == "direct":
-            pairs = [(work, schedule) for schedule, work in itertools.product(runs.SCHEDULES, list(group))]     # if the time ends, all has run in some schedule
+            pairs = [(work, schedule) for schedule, work in itertools.product(selection.SCHEDULES, list(group))]     # if the time ends, all has run in some schedule
             bad |= _work_through(store, pairs, _Direct(), args)
             continue
         for capability in dict.fromkeys(".".join(w.label.split(".")[:2]) for w in group):
             minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []
             options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--cases", args.cases, "--capability", capability, *["--again"] * args.again, *minutes]
-            bad |= subprocess.run([sys.executable, "-m", "ptxsim.sweep", *map(str, options)]).returncode != 0
+            bad |= subprocess.run([sys.executable, "-m", "simulated.sweep", *map(str, options)]).returncode != 0
     _finish(store)
     return bad
 
@@ -219,7 +220,7 @@ def status(store, words):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m ptxsim.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m simulated.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="status, forget or table; else parts of names, all of which a name has to hold")
     parser.add_argument("--schedules", default="", help="of these only")
     parser.add_argument("--again", action="store_true", help="run also what is recorded")

@@ -1,7 +1,7 @@
 """Writes exact.json, or with --scores h200.npz, on a machine with a GPU, through jax.jit.
 
-    PYTHONPATH=tests:. python -m ptxsim.golden OUT.json
-    PYTHONPATH=tests:. python -m ptxsim.golden --scores OUT.npz
+    PYTHONPATH=tests:. python -m simulated.golden OUT.json
+    PYTHONPATH=tests:. python -m simulated.golden --scores OUT.npz
 """
 import argparse
 import functools
@@ -14,8 +14,8 @@ import numpy as np
 import jax_fp4_indexer as jfi
 from support import check, oracle
 
-from .. import cases
 from . import SCORES, digest
+from .. import cases
 
 
 def scores_of(inp, path, layout):

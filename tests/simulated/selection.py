@@ -1,9 +1,10 @@
 """Variants times cases times schedules: what the tests and the command line run."""
 from jax_fp4_indexer.aot import variants
+from ptxsim import kernels, stats
+from ptxsim.launch import SimError
 from support import oracle
 
-from . import block_scores, cases, kernels
-from .launch import SimError
+from . import cases, launches
 
 OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
 SCHEDULES = ("eager", "lazy", "random:1", "random:2", "random:3")
@@ -59,7 +60,7 @@ def run(kernels, variant, case, schedule, **how):
     mode, _, seed = schedule.partition(":")
     inp, truth = built(case.table)
     try:
-        outcome = block_scores.run_variant(kernels, variant, inp, mode=mode, seed=int(seed or 0), passes_of=case.passes_of, **how)
+        outcome = launches.run_variant(kernels, variant, inp, mode=mode, seed=int(seed or 0), passes_of=case.passes_of, **how)
     except SimError as e:
         return None, [f"{type(e).__name__}: {e}"]
     return outcome, outcome.problems(truth, case.table.exact)
@@ -69,3 +70,14 @@ def sweep(kernels, variant, schedule, match="", **how):
     """Every case of the variant that `match` names. Yields (case, outcome, problems)."""
     for case in cases.of(variant.path, variant.format, match):
         yield case, *run(kernels, variant, case, schedule, **how)
+
+
+def statistics(compiled, variant, cases, schedule, **how):
+    """Yields (name of the row, kernel, stats.Report, problems) for every row and kernel. cases: those of cases.py; the row has run when its first kernel is yielded."""
+    for case in cases:
+        for kernel in compiled:
+            kernel.statistics = None
+        _, problems = run(compiled, variant, case, schedule, statistics=True, **how)
+        for kernel in compiled:
+            if kernel.statistics is not None:
+                yield case.name, kernel, stats.Report(kernel.program, kernel.statistics), problems

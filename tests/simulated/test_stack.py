@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from ptxsim import cache, runs
+from ptxsim import cache
+from simulated import selection
 
-CASES = runs.QUICK if os.environ.get("JFI_PTXSIM") == "all" else "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"
+CASES = selection.QUICK if os.environ.get("JFI_PTXSIM") == "all" else "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"
 
 
 @pytest.mark.parametrize("capability, arch, native", [("8.0", "sm_80", False), ("8.6", "sm_80", False), ("9.0", "sm_90a", True), ("10.0", "sm_100a", True),
@@ -32,7 +33,7 @@ def test_a_tensor_map_that_the_launcher_encodes():
 def stand_in(capability, *options):
     """The calls that a process of stand_in.py made, all of them right."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
-    done = subprocess.run([sys.executable, "-m", "ptxsim.stand_in", capability, *options], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "simulated.stand_in", capability, *options], env=environment, capture_output=True, text=True)
     calls = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     wrong = [c for c in calls if c["problems"]]
     assert not wrong, f"{len(wrong)} of {len(calls)} calls, the first: {json.dumps(wrong[0], indent=1)}"

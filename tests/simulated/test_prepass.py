@@ -1,13 +1,14 @@
 """Launches before the products of a prefill, alone: what they write is what plain models of them say, for counts and sizes that no call of a test has."""
 import pytest
 
-from ptxsim import forms_alone, kernels, mutate, pages_alone, plan_alone, runs
+from ptxsim import kernels, mutate
+from simulated import prepass_pages, prepass_plan, prepass_precision, selection
 
 
 @pytest.fixture(scope="module")
 def compiled():
     """Every text of a launch that has problems of its own; the portable plan's is the same for all archs but one."""
-    wanted = [k for v in runs.all_variants() if v.arch in runs.OWN_FORMS for k in v.launches if k.target.rpartition(":")[2] in ("PortableSchedule", "Prepare", "ChoosePrecision")]
+    wanted = [k for v in selection.all_variants() if v.arch in selection.OWN_FORMS for k in v.launches if k.target.rpartition(":")[2] in ("PortableSchedule", "Prepare", "ChoosePrecision")]
     return list({(k.name, mutate.text_stamp(k)): k for k in kernels.load(list(dict.fromkeys(wanted)))}.values())
 
 
@@ -17,34 +18,34 @@ def _wrong(kernel, problems, schedule):
 
 @pytest.mark.parametrize("schedule", ("eager", "lazy", "random:7"))
 def test_forms(compiled, schedule):
-    kernel, = (k for k in compiled if k.name == forms_alone.KERNEL)
-    assert not _wrong(kernel, forms_alone.problems(kernel), schedule)
+    kernel, = (k for k in compiled if k.name == prepass_precision.KERNEL)
+    assert not _wrong(kernel, prepass_precision.problems(kernel), schedule)
     assert kernel.coverage == 1
 
 
 def test_plans(compiled):
     """Problems of few steps in two schedules, all of them eagerly; half the time is the pages that a prepare launch writes beside the plan."""
-    plans = [k for k in compiled if k.name.startswith(plan_alone.KERNELS)]
+    plans = [k for k in compiled if k.name.startswith(prepass_plan.KERNELS)]
     assert {k.name.split(".")[1] for k in plans} == {"portable_plan", "prepare", "plan"}
     for kernel in plans:
-        problems = plan_alone.problems(kernel)
+        problems = prepass_plan.problems(kernel)
         assert not _wrong(kernel, problems, "eager")
         assert not _wrong(kernel, problems[::4], "random:7")
-    assert all(k.coverage == 1 for k in plans if k.name.startswith(plan_alone.KERNELS[0]))
+    assert all(k.coverage == 1 for k in plans if k.name.startswith(prepass_plan.KERNELS[0]))
 
 
 def test_pages_and_notes(compiled):
     """Wide and narrow pages, flags and exponents, each bit; with the plan every instruction but code for no heads at all and the like."""
-    for kernel in (k for k in compiled if pages_alone.problems(k)):
+    for kernel in (k for k in compiled if prepass_pages.problems(k)):
         for schedule in ("eager", "random:7"):
-            assert not _wrong(kernel, pages_alone.problems(kernel), schedule)
+            assert not _wrong(kernel, prepass_pages.problems(kernel), schedule)
         assert kernel.coverage > 0.99, kernel.not_executed()
 
 
 def test_every_store_that_is_missing_or_elsewhere_is_noticed(compiled):
-    kernel, = (k for k in compiled if k.name == forms_alone.KERNEL)
+    kernel, = (k for k in compiled if k.name == prepass_precision.KERNEL)
     stores = [c for c in mutate.changes(kernel.program, ("address", "drop")) if ".global" in kernel.program.at(c.pc) and mutate.NAMES[int(kernel.program.table[c.pc][0])] == "ST"]
     assert len(stores) > 20
     for change in stores:
         mutant = mutate.changed(kernel, change)
-        assert any(p.run(mutant, "eager")[1] for p in forms_alone.TABLES), mutant.program.at(change.pc)
+        assert any(p.run(mutant, "eager")[1] for p in prepass_precision.TABLES), mutant.program.at(change.pc)

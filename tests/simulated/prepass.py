@@ -1,16 +1,17 @@
 """One launch of a prefill alone, over scratch as the launches before it would have left it: what it writes, against a plain model of it.
 
 Counts, sizes and places that no call of a test would reach (hundreds of records, 2^32 steps) then cost some ten thousand instructions, and what differs shows without going through the scores.
-`forms_alone.py`, `pages_alone.py` and `plan_alone.py` say what the launches have to write.
+`prepass_precision.py`, `prepass_pages.py` and `prepass_plan.py` say what the launches have to write.
 
-    for problem in plan_alone.problems(kernel):
+    for problem in prepass_plan.problems(kernel):
         insts, wrong = problem.run(kernel, "random:1")
 """
 import numpy as np
 
-from . import block_scores
-from .launch import Memory, SimError
-from .launch import run as launch
+from ptxsim.launch import Memory, SimError
+from ptxsim.launch import run as launch
+
+from . import launches
 
 
 class Area:
@@ -60,7 +61,7 @@ def run(kernel, given, want, sizes, arrays, schedule, multiprocessors, max_insts
         mark[:area.defined.size] = area.defined
     grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
     try:
-        result = launch(kernel.program, memory, [block_scores.bytes_of(p, address, sizes) for p in kernel.params], grid, kernel.block, kernel.dynamic_shared_bytes,
+        result = launch(kernel.program, memory, [launches.bytes_of(p, address, sizes) for p in kernel.params], grid, kernel.block, kernel.dynamic_shared_bytes,
                         mode=mode, seed=int(seed or 0), max_insts=max_insts)
     except SimError as e:
         return 0, [f"{type(e).__name__}: {e}"]

@@ -3,7 +3,7 @@
 A process that calls `install` pretends one GPU for good (library, cubin folder and driver are choices of a process), so tests run this
 file, or sweep.py, in a process of its own:
 
-    PYTHONPATH=tests python -m ptxsim.stand_in 9.0 --implementations decode,portable --cases k_lengths_causal-
+    PYTHONPATH=tests python -m simulated.stand_in 9.0 --implementations decode,portable --cases k_lengths_causal-
 """
 import argparse
 import ctypes as C
@@ -22,15 +22,16 @@ from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.primitives import block_scores as primitive
 from jax_fp4_indexer.primitives import runtime
+from ptxsim import kernels, native
+from ptxsim.launch import Memory, run
 from support import oracle
 from support.inputs import PAGE, batch
 
-from . import cases, kernels, native, runs
-from .block_scores import MAX_INSTS, MULTIPROCESSORS, POISON, judge
-from .launch import Memory, run
+from . import cases, selection
+from .launches import MAX_INSTS, MULTIPROCESSORS, POISON, judge
 
 # Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
-TOYS = [variants.Variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("ptxsim.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in variants.FORMATS]
+TOYS = [variants.Variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in variants.FORMATS]
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint, C.POINTER(C.c_void_p))
 
@@ -179,7 +180,7 @@ def _case_calls(args):
         for case in rows.values():
             for layout in variants.SCALE_LAYOUTS:
                 for implementation in args.implementations.split(","):
-                    yield case.name, *runs.built(case.table), case.table.exact, layout, implementation, case.passes_of
+                    yield case.name, *selection.built(case.table), case.table.exact, layout, implementation, case.passes_of
 
 
 def main():

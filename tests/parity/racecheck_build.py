@@ -1,6 +1,6 @@
 """The sm_90a kernels with every lane of a warp arriving on mbarriers where one arrives for it, in a folder of their own: what racecheck can follow.
 
-    python tests/parity/every_lane.py FOLDER [--arch sm_90a]
+    python tests/parity/racecheck_build.py FOLDER [--arch sm_90a]
 
 racecheck lets an arrival speak for the lane that arrives and not for its warp (docs/facts.md): it reports what the other lanes read or wrote before. Here the guard around the
 arrival is gone, and the barrier expects 32 times as many. Nothing else is changed; no wait and no barrier is gone. `PATCHES` is all of it, made in a copy of the package's sources, which the ahead-of-time build then compiles; kernels that nothing of it touches, those of
@@ -37,13 +37,13 @@ def patched(sources):
     sources = dict(sources)
     for file, before, after in PATCHES:
         if sources[file].count(before) != 1:
-            raise LookupError(f"every_lane: {KERNELS}/{file} has {sources[file].count(before)} times, expected once: {before!r}. Arrivals are written in another way now; change PATCHES with them.")
+            raise LookupError(f"racecheck_build: {KERNELS}/{file} has {sources[file].count(before)} times, expected once: {before!r}. Arrivals are written in another way now; change PATCHES with them.")
         sources[file] = sources[file].replace(before, after)
     for file, text in sources.items():
         text = text.replace(KEPT[file], "") if file in KEPT else text
         guarded = re.search(r"(elect_one\(\)|lane == 0)[^\n]*:\n\s+mbarrier_arrive\(", text)
         if guarded:
-            raise LookupError(f"every_lane: in {KERNELS}/{file} one lane arrives for its warp, and no patch says otherwise: {guarded[0]!r}")
+            raise LookupError(f"racecheck_build: in {KERNELS}/{file} one lane arrives for its warp, and no patch says otherwise: {guarded[0]!r}")
     return sources
 
 
@@ -72,7 +72,7 @@ def build(folder, archs):
         command = [sys.executable, "-m", "jax_fp4_indexer.aot", "build", "--quiet", "--out", folder, "--arch", ",".join(archs)]
         code = subprocess.run(command, cwd=scratch, env=environment).returncode
     if code == 0 and all(unaltered(folder, arch) for arch in archs):
-        print(f"every_lane: {folder} holds the package's own kernels: {sys.executable} imports an installed jax_fp4_indexer, whatever its path. "
+        print(f"racecheck_build: {folder} holds the package's own kernels: {sys.executable} imports an installed jax_fp4_indexer, whatever its path. "
               "Use a Python in which it is not installed.", file=sys.stderr)
         return 1
     return code

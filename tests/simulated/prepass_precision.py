@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_fp4_indexer.configs.block_scores import QUERY_CHUNK, QUERY_FLAG_HEADS, Scratch
 
-from . import alone
+from . import prepass
 
 KERNEL = "block_scores.forms.mxfp4"
 INT8, BF16, ALL = range(3)
@@ -54,13 +54,13 @@ class Table:
         seed = int(schedule.partition(":")[2] or 0)
         given, want = _given(self, seed), _given(self, seed)
         _expect(self, want)
-        return alone.run(kernel, given, want, self.sizes, {}, schedule, 1, max_insts)
+        return prepass.run(kernel, given, want, self.sizes, {}, schedule, 1, max_insts)
 
 
 def _given(table, seed):
     """Scratch below the widened pages, and between them and the narrow ones, as the first launch leaves it."""
     layout, s = table.layout, table.sizes
-    head, tables = alone.Area(0, layout.wide, seed), alone.Area(layout.exponents, layout.narrow - layout.exponents, seed)
+    head, tables = prepass.Area(0, layout.wide, seed), prepass.Area(layout.exponents, layout.narrow - layout.exponents, seed)
     head.put(12, len(table.pairs))
     entries = np.random.default_rng(seed).integers(0, 2**31, (len(table.pairs), 16))         # words that do not count are anything
     for words, p in zip(entries, table.pairs):

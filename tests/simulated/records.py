@@ -1,6 +1,6 @@
 """What the simulator has run, kept in results/: one small JSON file a variant, or a class of calls through the stand-in driver.
 
-    results/direct/sm_100a.native.decode.nvfp4.public.n0.json       the variant's launches (runs.run)
+    results/direct/sm_100a.native.decode.nvfp4.public.n0.json       the variant's launches (selection.run)
     results/stand_in/10.0.native.decode.nvfp4.public.json           jax.jit, the C++ handler and the manifest around them (stand_in.py)
 
 A file says of which kernels it speaks (`kernels`, by their names in the manifest) and what came out in each schedule (`runs`). It is stale when a kernel of the tree
@@ -15,15 +15,16 @@ import pathlib
 import numpy as np
 
 from jax_fp4_indexer.aot import variants
+from ptxsim import cache, kernels
 
-from . import block_scores, cache, golden, kernels, runs
+from . import golden, launches, selection
 
 FOLDER = cache.HERE / "results"
 THROUGH = ("direct", "stand_in")
 COVERAGE = 0.95         # share of a kernel's static instructions that some schedule has to execute
 RING = 3                # phases that every mbarrier completes in some CTA: its ring has gone around twice
 KEPT_PROBLEMS = 20
-RENEW = "PYTHONPATH=tests python -m ptxsim.sweep"
+RENEW = "PYTHONPATH=tests python -m simulated.sweep"
 
 
 @dataclasses.dataclass
@@ -45,8 +46,8 @@ class Tally:
 
     def count(self, case, path, scores, reports):
         """One row. scores: float32, or None where the call failed; reports: sentences of the simulator."""
-        inp, truth = runs.built(case.table)
-        result, problems = (None, []) if scores is None else block_scores.judge(scores, truth, case.table.exact)
+        inp, truth = selection.built(case.table)
+        result, problems = (None, []) if scores is None else launches.judge(scores, truth, case.table.exact)
         self.rows.append(row_id(case))
         self.reports += len(reports)
         if result is not None:
@@ -102,7 +103,7 @@ def _numbers(missed):
 @functools.cache
 def _row_id(name):
     case = _known[name]
-    inp, truth = runs.built(case.table)
+    inp, truth = selection.built(case.table)
     h = hashlib.blake2b(repr((name, inp.digest(), case.passes_of, case.table.exact)).encode(), digest_size=4)
     for where in (np.isneginf(truth.scores), np.isnan(truth.scores)):
         h.update(np.packbits(where).tobytes())
@@ -198,7 +199,7 @@ class Store:
             lists[key] = " ".join(rows)
             written[schedule] = {**dataclasses.asdict(t), "rows": key, "cases": len(rows), "wrong": t.wrong[:KEPT_PROBLEMS], "bits": f"{t.bits:016x}",
                                  "worst": float(f"{t.worst:.3g}"), "seconds": round(t.seconds, 1), "simulator": simulator()}
-        record = {"through": through, "label": label, "kernels": entries, "runs": {s: written[s] for s in runs.SCHEDULES if s in written}}
+        record = {"through": through, "label": label, "kernels": entries, "runs": {s: written[s] for s in selection.SCHEDULES if s in written}}
         _write(self._path(through, label), record)
         used = {r["rows"] for record in self.records() for r in record["runs"].values()}
         _write(self.folder / "rows.json", {k: lists[k] for k in sorted(used)})

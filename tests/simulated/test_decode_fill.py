@@ -4,8 +4,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ptxsim import runs
-from ptxsim.cases import Case
+from simulated import selection
+from simulated.cases import Case
 from support import cases
 from support.inputs import PAGE, batch
 
@@ -37,20 +37,20 @@ ROWS = {
     "more_groups_than_warps": (True, lambda f: batch(f, [2] * 300, [60 * PAGE] + [(53 * i) % 90 for i in range(299)], 1, seed=310)),
     "uniform": (True, lambda f: batch(f, [4] * 2, [70 * PAGE] * 2, 64, 16, seed=312, causal=False)),
 }
-VARIANTS = runs.narrow_decodes(("nvfp4", "public"), ("mxfp4", "preordered_mma"))
+VARIANTS = selection.narrow_decodes(("nvfp4", "public"), ("mxfp4", "preordered_mma"))
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    return runs.compile_all(VARIANTS)
+    return selection.compile_all(VARIANTS)
 
 
 @pytest.mark.parametrize("schedule", ("eager", "lazy", "random:1"))
-@pytest.mark.parametrize("variant", VARIANTS, ids=runs.label)
+@pytest.mark.parametrize("variant", VARIANTS, ids=selection.label)
 def test_every_slot(compiled, variant, schedule):
     for name in list(ROWS) if schedule == "eager" else ("one_long", "falls_queries"):
         larger, make = ROWS[name]
         row = Case(cases.Case(f"fill_{name}-{variant.format}", name, variant.format, make))
-        outcome, problems = runs.run([compiled[k] for k in variant.launches], variant, row, schedule, multiprocessors=1)
+        outcome, problems = selection.run([compiled[k] for k in variant.launches], variant, row, schedule, multiprocessors=1)
         assert not problems, f"{name}: " + "\n".join(problems[:3])
         assert (outcome.scores.size > 512 * STORES_BEFORE) == larger, name

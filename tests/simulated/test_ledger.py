@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from ptxsim import cache, cases, kernels, records, runs, summary, sweep
+from ptxsim import cache, kernels
+from simulated import cases, records, selection, summary, sweep
 
 WHOLE = os.environ.get("JFI_PTXSIM") == "all"
 STORE = records.Store()
@@ -92,8 +93,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def work():
-    variant = next(v for v in runs.all_variants() if v.arch == "sm_100a" and v.implementation == "native")
-    return sweep.Work("direct", runs.label(variant), variant.path, variant.format, variant.scale_layout, variant)
+    variant = next(v for v in selection.all_variants() if v.arch == "sm_100a" and v.implementation == "native")
+    return sweep.Work("direct", selection.label(variant), variant.path, variant.format, variant.scale_layout, variant)
 
 
 def only(monkeypatch, names):
@@ -150,11 +151,11 @@ def test_a_kernel_that_moves_keeps_its_text(work):
 def test_what_is_wrong_is_recorded_and_run_again(store, work, monkeypatch):
     only(monkeypatch, ["k_len_0_beside_5"])
     case = work.rows[0]
-    inp, truth = runs.built(case.table)
-    monkeypatch.setitem(runs._kept, case.name, (inp, dataclasses.replace(truth, scores=truth.scores * 2)))
+    inp, truth = selection.built(case.table)
+    monkeypatch.setitem(selection._kept, case.name, (inp, dataclasses.replace(truth, scores=truth.scores * 2)))
     tally = sweep.run(store, work, "eager", DIRECT)
     assert not tally.good and "bits differ" in tally.wrong[0] and tally.exact == 0
-    monkeypatch.setitem(runs._kept, case.name, (inp, truth))
+    monkeypatch.setitem(selection._kept, case.name, (inp, truth))
     assert sweep.run(store, work, "eager", DIRECT).good
     assert store.read("direct", work.label)["runs"]["eager"]["wrong"] == []
 
@@ -173,7 +174,7 @@ def test_one_text_of_several_archs_is_run_once(store, monkeypatch):
 
 def test_a_sweep_through_the_driver(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
-    sweeping = [sys.executable, "-m", "ptxsim.sweep", "stand_in", "10.0.prefill.mxfp4.public", "--schedules", "eager,random:1", "--results", tmp_path]
+    sweeping = [sys.executable, "-m", "simulated.sweep", "stand_in", "10.0.prefill.mxfp4.public", "--schedules", "eager,random:1", "--results", tmp_path]
     done = subprocess.run([*sweeping, "--cases", "wide_0,sim_passes_exact"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     record = records.Store(tmp_path).read("stand_in", "10.0.prefill.mxfp4.public")

@@ -3,9 +3,10 @@ import json
 
 import pytest
 
-from ptxsim import kernels, mutate, runs
+from ptxsim import kernels, mutate
+from simulated import mutations, selection
 
-RECORDS = json.loads(mutate.RECORDS.read_text())
+RECORDS = json.loads(mutations.RECORDS.read_text())
 NOTICED = 0.9           # of the changes that make a difference
 
 
@@ -20,7 +21,7 @@ def test_records(record):
     assert record["mutants"] >= 40 and record["noticed"] >= NOTICED * different
 
 
-VARIANTS = {runs.label(v): v for v in runs.all_variants()}
+VARIANTS = {selection.label(v): v for v in selection.all_variants()}
 
 
 def _family(variant, launch):
@@ -43,7 +44,7 @@ LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "sim_bad_pages_one_sequence
 @pytest.mark.parametrize("label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else "")
 def test_a_few_again(label, launch, rows, operations, most):
     variant = VARIANTS[label]
-    bench = mutate.Bench(variant, rows, ("eager", "lazy"))
+    bench = mutations.Bench(variant, rows, ("eager", "lazy"))
     table = kernels.load(variant.launches)[launch].program.table
     picked = [c for c in mutate.chosen(bench.compiled[launch], bench.executed[launch], ("drop", "no wait")) if mutate.NAMES[int(table[c.pc][0])] in operations]
     verdicts = list(bench.verdicts(launch, picked[::-(-len(picked) // most)]))

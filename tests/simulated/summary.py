@@ -1,5 +1,5 @@
 """The table of what is recorded in results/, between two lines of README.md."""
-from . import cache
+from ptxsim import cache
 
 README = cache.HERE / "README.md"
 BEGIN, END = "<!-- made by sweep.py: begin -->", "<!-- made by sweep.py: end -->"

@@ -9,7 +9,7 @@ import numpy as np
 from jax_fp4_indexer.configs.block_scores import INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW, WIDE_PAGE_BYTES, Scratch
 from support.inputs import GROUPS, pages_of, prefix, tile_scales
 
-from . import alone
+from . import prepass
 
 WIDENS, CLEARS = "block_scores.prepare.", "block_scores.plan."
 MULTIPROCESSORS = 3
@@ -124,7 +124,7 @@ class Problem:
         sizes = dict(num_seqs=len(self.keys), tokens=tokens, heads_q=self.heads_q, heads_kv=self.heads_kv, num_indices=len(ids) + 1, num_pages=len(k), first_page=0,
                      k_tiles=max(pages_of(self.keys)), mask=1, pages_per_pass=len(ids) + 2)
         layout = Scratch.layout(sizes["num_seqs"], tokens, self.heads_kv, sizes["pages_per_pass"])
-        given, want = ([alone.Area(0, layout.size(fmt), seed)] for _ in range(2))
+        given, want = ([prepass.Area(0, layout.size(fmt), seed)] for _ in range(2))
         want[0].ignore(0, layout.page_flags)
         if kernel.name.startswith(WIDENS):
             self._expect_pages(want[0], layout, sizes, k, k_scale, ids, fmt)
@@ -136,7 +136,7 @@ class Problem:
             q_scale, k_scale = tile_scales(q_scale.transpose(1, 0, 2)), tile_scales(k_scale.reshape(-1, PAGE, k_scale.shape[-1]))
         arrays = {"k": k, "k_scale": np.ascontiguousarray(k_scale), "q_scale": np.ascontiguousarray(q_scale), "kv_indices": np.append(ids, 0).astype(np.int32),
                   "cu_seqlens_q": prefix(self.queries), "cu_seqlens_k": prefix(self.keys), "cu_page_offsets": prefix(pages_of(self.keys))}
-        return alone.run(kernel, given, want, sizes, arrays, schedule, MULTIPROCESSORS, max_insts)
+        return prepass.run(kernel, given, want, sizes, arrays, schedule, MULTIPROCESSORS, max_insts)
 
     def _expect_pages(self, scratch, layout, sizes, k, k_scale, ids, fmt):
         counts = [min(n - PAGE * i, PAGE) for n in self.keys for i in range(-(-n // PAGE))]
