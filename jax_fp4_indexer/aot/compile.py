@@ -57,7 +57,7 @@ def instantiate(job):
 
 
 def compile_one(job, folder):
-    """Compile one job, write `folder`/<arch>/<name>.cubin if it passes the gates. Returns {"entry": ...} or {"problems": [...]}."""
+    """Compile one job, write `folder`/<arch>/<name>.cubin, and <name>.ptx for the tests, if it passes the gates. Returns {"entry": ...} or {"problems": [...]}."""
     kernel = instantiate(job)
     facts = launch_facts(kernel)
     if not facts["name"]:
@@ -78,6 +78,7 @@ def compile_one(job, folder):
              "source": job["source"], "fingerprint": job["fingerprint"]}
     if not problems:
         manifest.write_atomically(pathlib.Path(folder) / path, cubin)
+        manifest.write_atomically((pathlib.Path(folder) / path).with_suffix(".ptx"), ptx.encode())
     return {"entry": entry, "problems": problems}
 
 
@@ -181,8 +182,8 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
     whole = manifest.compose(entries, variants, dsl)
     manifest.write(folder, whole)
     known = {folder / e["cubin"] for e in whole["kernels"]}
-    for path in folder.glob("*/*.cubin"):
-        if path not in known:
+    for path in [*folder.glob("*/*.cubin"), *folder.glob("*/*.ptx")]:
+        if path.with_suffix(".cubin") not in known:
             path.unlink()
     if problems:
         raise BuildError(problems)
