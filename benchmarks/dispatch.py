@@ -25,12 +25,14 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from jax_fp4_indexer.bench import clock, data, shapes, timing
+from jax_fp4_indexer.bench import cases, clock, timing
+from jax_fp4_indexer.bench.cases import How
+from jax_fp4_indexer.bench.cases.block_scores import uniform
 from jax_fp4_indexer.primitives import runtime
 from run import RESULTS, card
 
 LINKS, RUNS = 8, 20
-CASES = (shapes.uniform("decode_one_page", 1, 1, 128, 4, 1, False), shapes.CASES["decode_8k"], shapes.uniform("prefill_one_page", 1, 16, 128, 4, 1, True))
+CASES = (uniform("decode_one_page", 1, 1, 128, 4, 1, False), cases.all_cases()["decode_8k"], uniform("prefill_one_page", 1, 16, 128, 4, 1, True))
 MODES = {"command buffers": "", "no command buffers": "--xla_gpu_enable_command_buffer="}
 
 
@@ -52,7 +54,8 @@ def measure():
     rows = []
     for case in CASES:
         for fmt in ("nvfp4", "mxfp4"):
-            inputs, call = data.make(case, fmt, "preordered_mma", 3 * LINKS), data.op(case, fmt, "preordered_mma", None)
+            how = How(fmt, "preordered_mma")
+            inputs, call = case.make(how, 3 * LINKS), case.call(how)
             program, independent = chain(call), timing.program(call, (LINKS, 2 * LINKS, 0))
             for fn in [independent] * 3 + [program] * 4:            # the one that is counted last: its buffers stay where they are
                 jax.block_until_ready(fn(inputs))

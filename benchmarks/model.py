@@ -33,7 +33,8 @@ import pathlib
 
 import model_blackwell
 import model_hopper
-from jax_fp4_indexer.bench import shapes
+from jax_fp4_indexer.bench.cases import all_cases
+from jax_fp4_indexer.bench.cases.block_scores import CASES
 from jax_fp4_indexer.configs.arch import runs_on
 from model_hopper import Card
 
@@ -86,7 +87,7 @@ def predictions(arch):
             clocks, masked = model_blackwell.tile_clocks(card, arch, path, fmt, "preordered_mma")
             print(f"  {path} {fmt}, clk a tile: " + ", ".join(f"{k} {v:.0f}" for k, v in clocks.items()) + f"; alu with a mask {masked:.0f}")
     print(f"  {'case':22} {'format':6} {'us':>8}  {'binds':18} published B200")
-    for case in shapes.CASES.values():
+    for case in CASES:
         for fmt in case.formats:
             us, binds = longest(predict(arch, case, fmt))
             print(f"  {case.name:22} {fmt:6} {us:8.1f}  {binds:18} {case.published_us.get(fmt, '')}")
@@ -99,9 +100,9 @@ def compare(rows, probe):
         raise ValueError(f"model: got rows of {rows[0]['card']}, expected a card of compute capability 9.0, 10.0 or 10.3: those of the native kernels")
     found = []
     for row in rows:
-        case, fmt, layout = shapes.CASES[row["case"]], row["format"], row["scale_layout"]
-        if row["method"] != "device clock" or row["implementation"] != "auto":
+        if row["method"] != "device clock" or row["implementation"] != "auto" or row.get("op", "block_scores") != "block_scores":
             continue
+        case, fmt, layout = all_cases()[row["case"]], row["format"], row["scale_layout"]
         card = Card(probe, row["sm_mhz"], row["limits"]["burst"]["read_gbs"])
         launches = model_hopper.launches(card, case, fmt, layout) if arch == "sm_90a" else model_blackwell.launches(card, arch, case, fmt, layout)
         found.append((row, launches))

@@ -6,7 +6,8 @@ import pathlib
 import model_plan
 from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.aot.flow import Flow
-from jax_fp4_indexer.bench.shapes import SCALE_BYTES
+from jax_fp4_indexer.bench.cases import How
+from jax_fp4_indexer.bench.cases.block_scores import SCALE_BYTES
 from model_hopper import ALU, Time
 
 PRODUCT = 64                    # clocks of an SM for block-scaled M 128, N 128, K 64
@@ -69,5 +70,5 @@ def launches(card, arch, case, fmt, layout):
     busiest = math.ceil(tiles / card.probe["sms"])
     work = {name: busiest * x / card.mhz for name, x in clocks.items()}
     work["alu"] += with_mask / card.probe["sms"] * max(masked - clocks["alu"], 0) / card.mhz
-    work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
+    work["memory"] = case.bytes(How(fmt, "public")) / card.read_gbs / 1e3
     return [Time(path, card.launch("1x384+200") + (start + 3 * end) / card.mhz, work)]

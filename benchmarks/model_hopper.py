@@ -8,7 +8,8 @@ import model_plan
 from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.aot.flow import Flow
 from jax_fp4_indexer.aot.loops import TARGET
-from jax_fp4_indexer.bench.shapes import SCALE_BYTES
+from jax_fp4_indexer.bench.cases import How
+from jax_fp4_indexer.bench.cases.block_scores import SCALE_BYTES
 
 MMA_SYNC = 6                    # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
 WGMMA_N128 = 64                 # clocks of an SM for m64n128k16 and m64n128k32, wherever A is
@@ -136,7 +137,7 @@ def decode(card, case, fmt, layout, width):
     sectors = model_plan.fill_sectors(case)
     mix = page.flow.mix_of(page.start)
     clocks = (page.flow.alone(page.start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(mix.total) + page.alone(card.latencies(), page.last))
-    work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
+    work["memory"] = case.bytes(How(fmt, "public")) / card.read_gbs / 1e3
     return Time(f"decode.n{width}", card.launch("1x512+190") + clocks / card.mhz, work, sectors * SECTOR / card.probe["write_gbs"] / 1e3)
 
 
@@ -217,7 +218,7 @@ def products(card, case, form, fmt, layout, share=1.0):
     clocks = flow.alone(start, latencies) + card.code(flow.mix_of(start).total) + batches * latencies["global"] + flow.alone(turn, latencies, WGMMA_N128)
     steps = math.ceil(plan.steps * share / sms)
     work = {name: steps * x / card.mhz for name, x in step_clocks(card, form, fmt, layout).items()}
-    work["memory"] = case.logical_bytes(fmt) / card.read_gbs / 1e3
+    work["memory"] = case.bytes(How(fmt, "public")) / card.read_gbs / 1e3
     return Time(f.kernel, launch + clocks / card.mhz, work)
 
 

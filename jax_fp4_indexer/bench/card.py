@@ -38,6 +38,15 @@ class Card:
                 and nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(self._handle)) == 0:
             self._nvml = nvml
 
+    def identity(self) -> dict:
+        """dict(uuid, power_limit_w): which card of its kind this is, and the power cap that is set; {} where nothing tells."""
+        if self._nvml is None:
+            return {}
+        uuid, limit = ctypes.create_string_buffer(96), ctypes.c_uint()
+        if self._nvml.nvmlDeviceGetUUID(self._handle, uuid, len(uuid)) or self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle, ctypes.byref(limit)):
+            return {}
+        return {"uuid": uuid.value.decode(), "power_limit_w": limit.value / 1e3}
+
     def sample(self):
         """Keeps (SM MHz, watts, bit mask of reasons) of this moment."""
         if self._nvml is None:

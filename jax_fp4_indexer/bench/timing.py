@@ -114,3 +114,42 @@ def measure(call, args, counts, repeats, warmup=2, seconds=0.4, idle=IDLE_S, mor
     sustained_us, sustained_mhz = zip(*(per_call(ticks, counts) for ticks in runs))
     return Times(burst_us, max(us) - min(us), statistics.median(sustained_us), max(sustained_us) - min(sustained_us), statistics.median(mhz),
                  statistics.median(sustained_mhz), clock.busy(runs), first, "device clock", state)
+
+
+def chain(call, args, n, repeats, idle=IDLE_S):
+    """Microseconds a call of n calls that each wait for the one before, as a model's layers do; None without a device clock.
+
+    A link is a call and a small kernel that makes the next call's codes depend on its result. Median of `repeats` runs, each after a pause.
+    """
+    if not clock.available():
+        return None
+    program, found = chain_program(call, n), []
+    for _ in range(2):
+        jax.block_until_ready(program(args))
+    for _ in range(repeats):
+        time.sleep(idle)
+        found.append(per_call(program(args), (1, n, 0))[0])
+    return statistics.median(found)
+
+
+def chain_program(call, n):
+    """Jitted (args) -> ticks as of `program(call, (1, n, 0))`, whose calls wait for one another."""
+    def run(args):
+        (x, *rest), tree = jax.tree.flatten(args)
+        ticks = []
+        for count in (1, n):                    # one call to wake the device up
+            x, now = clock.stamp(x)
+            ticks.append(now)
+            for i in range(count):
+                x = _after(x, call(jax.tree.unflatten(tree, (x, *rest)), i))
+        for _ in range(2):
+            x, now = clock.stamp(x)
+            ticks.append(now)
+        return jnp.stack(ticks)
+    return jax.jit(run)
+
+
+def _after(x, results):
+    """The integers `x`, of which one waits for the first of `results`: it is flipped where that is NaN in its first place."""
+    first = jax.tree.leaves(results)[0].ravel()[0]
+    return x.at[(0,) * x.ndim].set(x[(0,) * x.ndim] ^ jnp.isnan(first).astype(x.dtype))

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import jax_fp4_indexer as jfi
 from jax_fp4_indexer.bench import clock, host, timing
-from jax_fp4_indexer.bench.data import prefix_sum
+from jax_fp4_indexer.bench.cases.block_scores import prefix_sum
 from jax_fp4_indexer.cli.doctor import kernel_for
 from jax_fp4_indexer.cli.screen import console
 

@@ -68,58 +68,69 @@ def doctor():
 
 @main.command()
 @click.option("--list-cases", is_flag=True, help="Print the named cases and leave.")
-@click.option("--case", "cases", multiple=True, help="Named case, may be repeated; 'all' for every one. [default: the five headline cases; without a GPU a small one]")
+@click.option("--op", default=None, help="Only cases of this op. [default: all ops]")
+@click.option("--case", "names", multiple=True,
+              help="Named case, may be repeated; 'all' for every one. [default: the headline cases; without a GPU small ones]")
 @click.option("--format", "fmt", type=click.Choice((*FORMATS, "both")), default="nvfp4")
 @click.option("--scale-layout", type=click.Choice((*LAYOUTS, "both")), default="preordered_mma")
-@click.option("--implementation", type=click.Choice(("auto", "portable", "reference", "decode", "prefill")), default="auto")
+@click.option("--implementation", default="auto", help="As the op's argument of this name: portable, reference, ...")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="Calls before timing.")
 @click.option("--iters", type=click.IntRange(min=1), default=20, help="Calls timed in one program, at most.")
 @click.option("--repeats", type=click.IntRange(min=1), default=5, help="Bursts per figure; the median is reported.")
-@click.option("--xla/--no-xla", default=True, help="Also time plain XLA (dequantise, einsum, max).")
+@click.option("--xla/--no-xla", default=True, help="Also time plain XLA and the definition under jit.")
 @click.option("--limits/--no-limits", default=True, help="Also measure read and GEMM rates.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), default=None, help="Write the rows to this file.")
-@click.option("--b", type=click.IntRange(min=1, max=2**20), default=None, help="Own shape: batch.")
+@click.option("--b", type=click.IntRange(min=1, max=2**20), default=None, help="Own shape of block scores: batch.")
 @click.option("--sq", type=click.IntRange(min=1, max=MAX_KEYS), default=None, help="Own shape: queries of a sequence.")
 @click.option("--skv", type=click.IntRange(min=1, max=MAX_KEYS), default=None, help="Own shape: keys of a sequence.")
 @click.option("--head-kv", type=click.IntRange(min=1), default=4, help="Own shape: KV heads.")
 @click.option("--qhead-per-kv", type=click.IntRange(min=1), default=16, help="Own shape: query heads per KV head.")
 @click.option("--causal/--non-causal", default=True, help="Own shape: mask.")
 @click.pass_context
-def bench(context, list_cases, cases, fmt, scale_layout, implementation, warmup, iters, repeats, xla, limits, json_path, b, sq, skv, head_kv, qhead_per_kv, causal):
-    """Time the op beside plain XLA and the limits of this device, all in one run."""
-    from jax_fp4_indexer.bench import limits as ceilings
-    from jax_fp4_indexer.bench import run, shapes
+def bench(context, list_cases, op, names, fmt, scale_layout, implementation, json_path, b, sq, skv, head_kv, qhead_per_kv, causal, limits, **how):
+    """Time ops in addition to plain XLA, with the rates of this device measured in the same run."""
+    from jax_fp4_indexer.bench import cases
+    from jax_fp4_indexer.cli import bench as command
+    if op is not None and op not in cases.ops():
+        raise click.UsageError(f"--op: got {op}, expected one of {', '.join(cases.ops())}. Leave it out for all of them.")
     if list_cases:
-        for case in shapes.CASES.values():
-            click.echo(f"{case.name:20s} {case.describe()}")
+        for case in cases.select(("all",), op):
+            click.echo(f"{case.name:24s} {case.describe()}")
         return
     own = (b, sq, skv)
-    given = [name for name in ("head_kv", "qhead_per_kv", "causal") if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
+    given = [name for name in ("head_kv", "qhead_per_kv", "causal")
+             if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
     if any(x is not None for x in own) or given:
         if any(x is None for x in own):
             raise click.UsageError("an own shape needs --b, --sq and --skv together")
-        if cases:
-            raise click.UsageError("got --case and an own shape, expected one of them: leave out --case, or --b, --sq, --skv and what belongs to them")
+        if names or op not in (None, "block_scores"):
+            raise click.UsageError("got --case or --op and an own shape, expected one of them: leave out --case and --op, "
+                                   "or --b, --sq, --skv and what belongs to them")
         if b * max(sq, skv) > MAX_KEYS:
-            raise click.UsageError(f"--b: got {b} sequences of {sq} queries and {skv} keys, expected at most 2^31 - 1 of either together: prefix sums are int32. Name a smaller one.")
+            raise click.UsageError(f"--b: got {b} sequences of {sq} queries and {skv} keys, expected at most 2^31 - 1 of either together: "
+                                   "prefix sums are int32. Name a smaller one.")
     backend = _backend()
     if b is not None:
-        chosen = [shapes.uniform("custom", b, sq, skv, head_kv * qhead_per_kv, head_kv, causal)]
-    elif not cases and backend != "gpu":
-        click.echo("no GPU: one small case on the jnp reference; --case names another", err=True)
-        chosen = [shapes.CPU]
+        from jax_fp4_indexer.bench.cases.block_scores import uniform
+        chosen = [uniform("custom", b, sq, skv, head_kv * qhead_per_kv, head_kv, causal)]
     else:
+        if not names and backend != "gpu":
+            click.echo("no GPU: small cases on the jnp reference; --case names others", err=True)
         try:
-            chosen = shapes.select(cases)
+            chosen = cases.select(names, op, "headline" if backend == "gpu" else "cpu")
         except KeyError as error:
             raise click.UsageError(f"no case named {error}; --list-cases prints them") from None
+    formats = FORMATS if fmt == "both" else (fmt,)
+    layouts = LAYOUTS if scale_layout == "both" else (scale_layout,)
+    todo = [(case, cases.How(form, layout, None if implementation == "auto" else implementation))
+            for case in chosen for form in formats if form in case.formats for layout in layouts if layout in case.scale_layouts]
+    if not todo:
+        raise click.UsageError(f"--format, --scale-layout: got {fmt} and {scale_layout}, expected what a chosen case has; "
+                               + "; ".join(f"{case.name}: {', '.join(case.formats)}, {', '.join(case.scale_layouts)}" for case in chosen))
     if json_path == "":
         raise click.UsageError("--json: got an empty name, expected a file to write. Name one, or leave it out.")
     if json_path:
         _folder("--json", pathlib.Path(json_path).parent)
-    formats = FORMATS if fmt == "both" else (fmt,)
-    layouts = LAYOUTS if scale_layout == "both" else (scale_layout,)
     for case in chosen:
         _fits("--case" if b is None else "--b", case.describe(), case.bytes_at_least(), backend)
-    run.run(chosen, formats, layouts, None if implementation == "auto" else implementation,
-            warmup=warmup, iters=iters, repeats=repeats, xla=xla, rates=ceilings.measure() if limits else None, json_path=json_path)
+    command.run(todo, limits=limits, json_path=json_path, baselines=how.pop("xla"), **how)

@@ -261,8 +261,8 @@ def program(case, fmt, iters):
 
 def placed_case(mesh, case, fmt, split, calls):
     """((operands, lists) on one GPU, the same split over the mesh, in_specs, out_specs of scores)."""
-    from jax_fp4_indexer.bench import data
-    made = data.make(case, fmt, "public", 0)
+    from jax_fp4_indexer.bench.cases import How
+    made = case.make(How(fmt, "public"), 0)
     lists = page_lists(case, made.k.shape[0], calls)
     reorder = functools.partial(jfi.fp4_indexer_reorder_scales_for_mma, fp4_format=fmt)
     sums = [np.asarray(x) for x in (made.cu_seqlens_q, made.cu_seqlens_k, made.cu_page_offsets)]
@@ -309,11 +309,12 @@ def sustained(long, args, calls, seconds, card):
 
 def timed(mesh, case, fmt, split, small, rates):
     """One row: both placements in turn, in one process, by the host's clock. Times in microseconds."""
-    from jax_fp4_indexer.bench import limits
     from jax_fp4_indexer.bench.card import Card
-    from jax_fp4_indexer.bench.run import _commit
+    from jax_fp4_indexer.bench.cases import How
+    from jax_fp4_indexer.bench.figures import figures
+    from jax_fp4_indexer.bench.run import commit
     out_bytes = 4 * case.heads_q * case.k_tiles * case.tokens
-    iters = 2 if small else max(2, min(20, int(3e4 / (case.logical_bytes(fmt) / 4e6 + case.flops() / 7e8)), int(16e9 / out_bytes)))
+    iters = 2 if small else max(2, min(20, int(3e4 / (case.bytes(How(fmt, "public")) / 4e6 + case.flops() / 7e8)), int(16e9 / out_bytes)))
     one, both, specs, out = placed_case(mesh, case, fmt, split, 2 * iters)
     programs, first = {}, {}
     for count in (iters, 2 * iters):
@@ -345,22 +346,23 @@ def timed(mesh, case, fmt, split, small, rates):
     middle = lambda times: {where: statistics.median(x) for where, x in times.items()}
     spread = lambda times: max(times["two"]) - min(times["two"])
     burst, long = middle(bursts), middle(steady)
-    (name, limit), (_, sustained_limit) = (limits.floor_us(case, fmt, rates[kind]) for kind in ("burst", "sustained"))
+    shares = figures(case, How(fmt, "preordered_mma"), burst_us=burst["two"], sustained_us=long["two"],
+                     rates={kind: {name: 2 * rate for name, rate in of.items()} for kind, of in rates.items()})
     emit(op="block_scores", case=case.name, format=fmt, scale_layout="preordered_mma", implementation="auto", median_us=burst["two"], spread_us=spread(bursts),
-         limit=name, limit_us=limit / 2, fraction=limit / 2 / burst["two"], sustained_us=long["two"], sustained_spread_us=spread(steady),
-         sustained_limit_us=sustained_limit / 2, sustained_fraction=sustained_limit / 2 / long["two"], tflops=case.flops() / burst["two"] / 1e6,
-         gbs=case.logical_bytes(fmt) / burst["two"] / 1e3, xla_us=None, published_us=None, **state, method="host clock", calls=iters, first_call_s=first["two"],
-         card=f"2x {jax.devices()[0].device_kind}", jax=jax.__version__, commit=_commit(), date=datetime.date.today().isoformat(), limits=rates, split=split,
+         sustained_us=long["two"], sustained_spread_us=spread(steady), **shares, xla_us=None, published_us=None, **state, method="host clock", calls=iters, first_call_s=first["two"],
+         card=f"2x {jax.devices()[0].device_kind}", jax=jax.__version__, commit=commit(), date=datetime.date.today().isoformat(), limits=rates, split=split,
          one_gpu_median_us=burst["one"], one_gpu_sustained_us=long["one"], speedup=burst["one"] / burst["two"], sustained_speedup=long["one"] / long["two"])
 
 
 def time_case(name, split, small):
-    from jax_fp4_indexer.bench import limits, shapes
-    case = shapes.CASES[name]
+    from jax_fp4_indexer.bench import limits
+    from jax_fp4_indexer.bench.cases import all_cases
+    from jax_fp4_indexer.bench.cases.block_scores import uniform
+    case = all_cases()[name]
     if small:
-        case = shapes.uniform(name, 1, 64, 512, 8, 4, True) if split == "heads" else shapes.uniform(name, 64, 4, 256, 4, 1, False)
+        case = uniform(name, 1, 64, 512, 8, 4, True) if split == "heads" else uniform(name, 64, 4, 256, 4, 1, False)
     one = {"read_gbs": 1.0, "bf16_tflops": 1.0, "int8_tops": 1.0}
-    rates = {"burst": one, "sustained": one} if small else limits.measure()         # of one GPU: two have twice as much, so limit_us is half of its limit
+    rates = {"burst": one, "sustained": one} if small else limits.measure()         # of one GPU: two have twice as much
     for fmt in ("nvfp4", "mxfp4"):
         try:
             timed(two(), case, fmt, split, small, rates)
