@@ -74,8 +74,8 @@ def test_every_public_function_says_what_each_argument_is():
     for name in set(jfi.__all__) - {"UnsupportedError", "reference"}:
         function = getattr(jfi, name)
         text = function.__doc__
-        if name == "check_metadata":
-            assert "as for `validate_metadata`" in text and inspect.signature(function) == inspect.signature(jfi.validate_metadata)
+        if name == "ragged.check":
+            assert "as for `ragged.validate`" in text and inspect.signature(function) == inspect.signature(jfi.ragged.validate)
             continue
         missing = [p for p in inspect.signature(function).parameters if not re.search(rf"\b{p}\b", text)]
         assert not missing, (name, missing)

@@ -55,7 +55,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows
       past cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside [0, num_pages); NaN everywhere where
       cu_seqlens_q or cu_page_offsets falls. Bytes that do not count never change a bit. Metadata that contradicts itself in other ways is cut to
-      what exists (a sum past its end, too few pages, a falling cu_seqlens_k: length 0); `validate_metadata` finds all such faults on the host.
+      what exists (a sum past its end, too few pages, a falling cu_seqlens_k: length 0); `ragged.validate` finds all such faults on the host.
 
     Raises:
       TypeError, ValueError: what shapes, dtypes and static arguments show, while tracing.

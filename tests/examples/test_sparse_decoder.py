@@ -125,14 +125,14 @@ def test_heads_split_over_devices_give_the_same():
 
 
 def test_the_padded_page_table_scores_as_a_list_without_gaps():
-    """Page offsets with a fixed stride, as the example passes them, against the lists that `validate_metadata` wants."""
+    """Page offsets with a fixed stride, as the example passes them, against the lists that `ragged.validate` wants."""
     table, k_lens, q_lens = page_table(3, 600, SEED), np.array([600, 5, 257], np.int32), np.array([3, 1, 2], np.int32)
     cu = lambda x: np.concatenate([[0], np.cumsum(x)]).astype(np.int32)
     codes, scales = jfi.quantize_nvfp4(jax.random.normal(jax.random.key(0), (table.size, 1, 128, 128)))
     q, q_scales = jfi.quantize_nvfp4(jax.random.normal(jax.random.key(1), (6, 4, 128)))
     pages = -(-k_lens // 128)
     compact = np.concatenate([row[:n] for row, n in zip(table, pages)])
-    jfi.validate_metadata(cu(q_lens), cu(k_lens), cu(pages), compact, tokens=6, num_pages=table.size, max_seqlen_q=3, max_seqlen_k=640)
+    jfi.ragged.validate(cu(q_lens), cu(k_lens), cu(pages), compact, tokens=6, num_pages=table.size, max_seqlen_q=3, max_seqlen_k=640)
     score = lambda offsets, ids: jfi.fp4_indexer_block_scores(q, codes, q_scales, scales, cu(q_lens), cu(k_lens), offsets, max_seqlen_q=3, max_seqlen_k=640, kv_indices=ids)
     np.testing.assert_array_equal(score(np.arange(4, dtype=np.int32) * table.shape[1], table.reshape(-1)), score(cu(pages), compact))
 

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from jax_fp4_indexer import validate_metadata
+from jax_fp4_indexer import ragged
 
 from . import metadata, shapes, values
 
@@ -21,7 +21,7 @@ class Case:
     pool: values.Pool | None
     number: int                 # of the pool
     metadata: metadata.Metadata
-    invalid: str                # what validate_metadata finds; empty for a valid batch
+    invalid: str                # what ragged.validate finds; empty for a valid batch
 
     def __str__(self):
         return f"case {self.index} of seed {self.seed} ({self.bucket.name}, pool {self.number}, {', '.join(self.metadata.faults) or 'no fault'})"
@@ -59,7 +59,7 @@ def make(seed, index, buckets, pools=None):
     number = int(rng.choice(values.POOLS, p=(.4, .35, .25)))
     m = metadata.faulty(rng, bucket) if rng.random_sample() < INVALID_SHARE else metadata.valid(rng, bucket)
     try:
-        validate_metadata(m.cu_q, m.cu_k, m.cu_p, m.kv_indices, tokens=bucket.tokens, num_pages=bucket.pages, max_seqlen_q=bucket.max_seqlen_q,
+        ragged.validate(m.cu_q, m.cu_k, m.cu_p, m.kv_indices, tokens=bucket.tokens, num_pages=bucket.pages, max_seqlen_q=bucket.max_seqlen_q,
                           max_seqlen_k=bucket.max_seqlen_k, qo_offset=m.qo_offset)
         invalid = ""
     except ValueError as error:

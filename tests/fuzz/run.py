@@ -86,7 +86,7 @@ class Fuzzer:
         self.counts["falls"] += truth.falls
         self.faults.update(case.metadata.faults)
         if case.invalid and not case.metadata.faults:
-            self.fail(case, "generator", f"validate_metadata refuses a valid batch: {case.invalid}")
+            self.fail(case, "generator", f"ragged.validate refuses a valid batch: {case.invalid}")
         watchdog = threading.Timer(self.hang_limit, self.leave, [case])
         watchdog.daemon = True
         watchdog.start()

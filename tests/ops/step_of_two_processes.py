@@ -20,7 +20,7 @@ def main(port, process):
     assert jax.process_count() == 2 and len(jax.devices()) == 4 and len(jax.local_devices()) == 2
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     inp = inputs.batch("nvfp4", [3, 0, 6, 2, 3, 1, 1], [300, 5, 2, 700, 129, 256, 40], 4, 2, pad_tokens=2)
-    m = jfi.shard_metadata(inp.cu_q, inp.cu_k, inp.cu_p, inp.kv_indices, num_shards=4)
+    m = jfi.ragged.shard(inp.cu_q, inp.cu_k, inp.cu_p, inp.kv_indices, num_shards=4)
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids):
         scores = jfi.fp4_indexer_block_scores(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, kv_indices=ids, **inp.statics())

@@ -24,7 +24,7 @@ def op(*operands, scale=None, **more):
 
 
 def check(q, k, cu_q, cu_k, cu_p, ids):
-    jfi.check_metadata(cu_q, cu_k, cu_p, ids, tokens=q.shape[0], num_pages=k.shape[0], max_seqlen_q=BATCH.max_seqlen_q, max_seqlen_k=BATCH.max_seqlen_k)
+    jfi.ragged.check(cu_q, cu_k, cu_p, ids, tokens=q.shape[0], num_pages=k.shape[0], max_seqlen_q=BATCH.max_seqlen_q, max_seqlen_k=BATCH.max_seqlen_k)
 
 
 # Each takes the eight operands and returns something whose leading axes are [..., Hq, Ktiles, Tq].
@@ -111,7 +111,7 @@ def test_explicit_tokens(name):
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_pmap(name):
     """By sequences, one a device; the pool is passed once. pmap is `jit(shard_map)` today."""
-    m = jfi.shard_metadata(*operands()[4:], num_shards=3)
+    m = jfi.ragged.shard(*operands()[4:], num_shards=3)
     arrays = BATCH.arrays()
     each = [arrays["q_fp4"][m.rows], arrays["k_fp4"], arrays["q_scale"][m.rows], arrays["k_scale"], m.cu_seqlens_q, m.cu_seqlens_k, m.cu_page_offsets, m.kv_indices]
     axes = (0, None, 0, None, 0, 0, 0, 0)

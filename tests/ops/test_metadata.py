@@ -1,11 +1,11 @@
-"""`validate_metadata` and `check_metadata`: silent on good metadata, name every fault of bad metadata, on the host and inside jit alike."""
+"""`ragged.validate` and `ragged.check`: silent on good metadata, name every fault of bad metadata, on the host and inside jit alike."""
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import checkify
 
-from jax_fp4_indexer import check_metadata, fp4_indexer_block_scores, fp4_indexer_reorder_scales_for_mma, validate_metadata
+from jax_fp4_indexer import fp4_indexer_block_scores, fp4_indexer_reorder_scales_for_mma, ragged
 
 i32 = lambda *x: np.array(x, np.int32)
 GOOD = dict(cu_seqlens_q=i32(0, 2, 2, 5), cu_seqlens_k=i32(0, 300, 300, 301), cu_page_offsets=i32(0, 3, 3, 4), kv_indices=i32(7, 0, 3, 3, 99, -1), tokens=8, num_pages=8,
@@ -14,20 +14,20 @@ EMPTY = dict(cu_seqlens_q=i32(0), cu_seqlens_k=i32(0), cu_page_offsets=i32(0), k
 
 
 def checked(**changes):
-    """The message of `check_metadata` inside jit under checkify, or None."""
+    """The message of `ragged.check` inside jit under checkify, or None."""
     given = {**GOOD, **changes}
     traced = {name: x for name, x in given.items() if hasattr(x, "shape")}
     static = {name: x for name, x in given.items() if name not in traced}
-    error, _ = checkify.checkify(jax.jit(lambda arrays: check_metadata(**arrays, **static)))(traced)
+    error, _ = checkify.checkify(jax.jit(lambda arrays: ragged.check(**arrays, **static)))(traced)
     return error.get()
 
 
 def test_good_metadata_passes_padding_and_unused_ids_included():
-    assert validate_metadata(**GOOD) is None and checked() is None
-    assert validate_metadata(**GOOD, qo_offset=i32(-1, 0, 2**31 - 1)) is None and checked(qo_offset=i32(-1, 0, 2**31 - 1)) is None
-    assert validate_metadata(**EMPTY) is None and checked(**EMPTY) is None
+    assert ragged.validate(**GOOD) is None and checked() is None
+    assert ragged.validate(**GOOD, qo_offset=i32(-1, 0, 2**31 - 1)) is None and checked(qo_offset=i32(-1, 0, 2**31 - 1)) is None
+    assert ragged.validate(**EMPTY) is None and checked(**EMPTY) is None
     longest = dict(EMPTY, cu_seqlens_q=i32(0, 0), cu_seqlens_k=i32(0, 2**31 - 1), cu_page_offsets=i32(0, 0), max_seqlen_k=2**31 - 1)
-    for found in (checked(**longest), str(pytest.raises(ValueError, validate_metadata, **longest).value)):
+    for found in (checked(**longest), str(pytest.raises(ValueError, ragged.validate, **longest).value)):
         assert "pages of sequence 0: got 0 for 2147483647 keys, expected at least ceil(2147483647 / 128) = 16777216" in found
 
 
@@ -35,7 +35,7 @@ def test_page_tables_of_a_fixed_stride_pass():
     """Entries past the pages that a sequence's keys need are not in use, whatever they hold."""
     stride = dict(cu_page_offsets=i32(0, 4, 8, 12), kv_indices=i32(7, 0, 3, -1, *[GOOD["num_pages"]] * 4, *range(1, 5)))
     stride["kv_indices"][4:8][:-(-int(GOOD["cu_seqlens_k"][2] - GOOD["cu_seqlens_k"][1]) // 128)] = 5
-    assert validate_metadata(**{**GOOD, **stride}) is None and checked(**stride) is None
+    assert ragged.validate(**{**GOOD, **stride}) is None and checked(**stride) is None
     stride["kv_indices"][2] = -1
     assert "kv_indices[2]: got -1" in checked(**stride)
 
@@ -52,10 +52,10 @@ def test_page_tables_of_a_fixed_stride_pass():
     (dict(cu_seqlens_k=i32(0, 2**31 - 1, -2**31, 1)), ["cu_seqlens_k of sequence 1: got 2147483647 to -2147483648"]),
 ])
 def test_findings_on_the_host_and_inside_jit(change, parts):
-    with pytest.raises(ValueError, match="^validate_metadata: .*Rebuild the batch's metadata") as caught:
-        validate_metadata(**{**GOOD, **change})
+    with pytest.raises(ValueError, match="^ragged.validate: .*Rebuild the batch's metadata") as caught:
+        ragged.validate(**{**GOOD, **change})
     inside = checked(**change)
-    assert inside is not None and inside.startswith("check_metadata: ")
+    assert inside is not None and inside.startswith("ragged.check: ")
     for part in parts:
         assert part in str(caught.value), str(caught.value)
         assert part in inside, inside
@@ -63,7 +63,7 @@ def test_findings_on_the_host_and_inside_jit(change, parts):
 
 def test_the_host_tells_everything_at_once():
     with pytest.raises(ValueError, match=r"4 rows of q_fp4.*kv_indices\[0\]: got 7"):
-        validate_metadata(**{**GOOD, "tokens": 4, "num_pages": 4})
+        ragged.validate(**{**GOOD, "tokens": 4, "num_pages": 4})
 
 
 @pytest.mark.parametrize("change, error, part", [
@@ -75,15 +75,15 @@ def test_the_host_tells_everything_at_once():
 ])
 def test_dtypes_and_shapes(change, error, part):
     with pytest.raises(ValueError) as caught:               # on the host all is a finding
-        validate_metadata(**{**GOOD, **change})
+        ragged.validate(**{**GOOD, **change})
     assert part in str(caught.value)
     with pytest.raises(error) as caught:
-        check_metadata(**{**GOOD, **change})
+        ragged.check(**{**GOOD, **change})
     assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["tokens", "num_pages", "max_seqlen_q", "max_seqlen_k"])
-@pytest.mark.parametrize("function", [validate_metadata, check_metadata])
+@pytest.mark.parametrize("function", [ragged.validate, ragged.check])
 def test_sizes_must_be_known(function, name):
     with pytest.raises(TypeError, match=f"{function.__name__}: {name}: got str 'x', expected a Python int"):
         function(**{**GOOD, name: "x"})
@@ -112,22 +112,22 @@ def test_signs_of_scales_that_count(layout, which, at, part):
     given = dict(q_scale=q, k_scale=k, scale_layout=layout)
     inside = checked(**given)
     if part is None:
-        assert inside is None and validate_metadata(**GOOD, **given) is None
+        assert inside is None and ragged.validate(**GOOD, **given) is None
         return
     assert part in inside and "sign bit" in inside
     with pytest.raises(ValueError, match=part):
-        validate_metadata(**GOOD, **given)
+        ragged.validate(**GOOD, **given)
     with pytest.raises(ValueError, match=part):
-        validate_metadata(**GOOD, **{**given, "q_scale": jnp.asarray(q).view(jnp.float8_e4m3fn), "k_scale": jnp.asarray(k).view(jnp.float8_e4m3fn)})
+        ragged.validate(**GOOD, **{**given, "q_scale": jnp.asarray(q).view(jnp.float8_e4m3fn), "k_scale": jnp.asarray(k).view(jnp.float8_e4m3fn)})
     assert checked(q_scale=q, k_scale=k, fp4_format="mxfp4") is None               # E8M0 has no sign: 0x80 is 2
 
 
 def test_scales_of_wrong_shape_or_type():
     q, k = unsigned_scales()
-    with pytest.raises(ValueError, match=r"validate_metadata: k_scale: got uint8\[7, 2, 128, 8\]"):
-        validate_metadata(**GOOD, q_scale=q, k_scale=k[:7])
-    with pytest.raises(TypeError, match="check_metadata: q_scale: got float32"):
-        check_metadata(**GOOD, q_scale=q.astype(np.float32))
+    with pytest.raises(ValueError, match=r"ragged.validate: k_scale: got uint8\[7, 2, 128, 8\]"):
+        ragged.validate(**GOOD, q_scale=q, k_scale=k[:7])
+    with pytest.raises(TypeError, match="ragged.check: q_scale: got float32"):
+        ragged.check(**GOOD, q_scale=q.astype(np.float32))
 
 
 def test_beside_the_op_in_one_program():
@@ -138,7 +138,7 @@ def test_beside_the_op_in_one_program():
     @jax.jit
     def step(kv_indices):
         given = {**GOOD, "kv_indices": kv_indices}
-        check_metadata(**given)
+        ragged.check(**given)
         return fp4_indexer_block_scores(*codes, np.concatenate([q, q], 1), k, **{name: x for name, x in given.items() if name not in ("tokens", "num_pages")})
 
     run = checkify.checkify(step)
@@ -147,7 +147,7 @@ def test_beside_the_op_in_one_program():
     assert scores[0, 0, 0] == 128
     error, scores = run(i32(7, 0, 3, 8, 0, 0))
     assert np.isnan(scores[0, 0, 4]) and scores[0, 0, 0] == 128
-    with pytest.raises(checkify.JaxRuntimeError, match=r"check_metadata: kv_indices\[3\]: got 8, expected an id in \[0, 8\)"):
+    with pytest.raises(checkify.JaxRuntimeError, match=r"ragged.check: kv_indices\[3\]: got 8, expected an id in \[0, 8\)"):
         error.throw()
     with pytest.raises(checkify.JaxRuntimeError, match="got 8"):          # eagerly it raises at once
-        check_metadata(**{**GOOD, "kv_indices": i32(7, 0, 3, 8)})
+        ragged.check(**{**GOOD, "kv_indices": i32(7, 0, 3, 8)})

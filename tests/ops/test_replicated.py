@@ -101,8 +101,8 @@ HELPERS = {
     "to_blocked": (jfi.to_blocked, (BYTES,)),
     "from_blocked": (lambda x: jfi.from_blocked(x, 130, 8), (np.arange(2048, dtype=np.uint8).reshape(2, 2, 32, 4, 4),)),
     "fp4_indexer_reorder_scales_for_mma": (jfi.fp4_indexer_reorder_scales_for_mma, (BATCH.q_scale, BATCH.k_scale)),
-    "token_range_metadata": (lambda q, k: jfi.token_range_metadata(q, k, 1, 2), (CU_Q, CU_K)),
-    "block_range_metadata": (lambda q, k, p: jfi.block_range_metadata(q, k, p, 1, 1), (CU_Q, CU_K, CU_P)),
+    "ragged.token_range": (lambda q, k: jfi.ragged.token_range(q, k, 1, 2), (CU_Q, CU_K)),
+    "ragged.block_range": (lambda q, k, p: jfi.ragged.block_range(q, k, p, 1, 1), (CU_Q, CU_K, CU_P)),
 }
 
 
@@ -127,8 +127,8 @@ def test_checks_of_metadata(where):
     given = placed(where, "all")
     names = ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets", "kv_indices", "q_scale", "k_scale")
     sizes = dict(tokens=BATCH.q.shape[0], num_pages=BATCH.k.shape[0], max_seqlen_q=2, max_seqlen_k=130, fp4_format="mxfp4")
-    assert jfi.validate_metadata(**{name: given[name] for name in names[:4]}, **sizes) is None
-    check = checkify.checkify(jax.jit(lambda arrays: jfi.check_metadata(**arrays, **sizes)))
+    assert jfi.ragged.validate(**{name: given[name] for name in names[:4]}, **sizes) is None
+    check = checkify.checkify(jax.jit(lambda arrays: jfi.ragged.check(**arrays, **sizes)))
     arrays = {name: given[name] for name in names[:4]}
     assert check(arrays)[0].get() is None
     assert "kv_indices[0]: got 10" in check({**arrays, "kv_indices": arrays["kv_indices"] + 100})[0].get()

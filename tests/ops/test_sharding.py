@@ -54,7 +54,7 @@ KINDS = ("causal", "all", "offset", "mxfp4")
 def test_sequences_split_with_the_whole_pool_on_every_device(kind, shards):
     inp, x = batch(kind), P("x")
     a = inp.arrays()
-    m = jfi.shard_metadata(*(a[name] for name in NAMES[4:]), num_shards=shards, qo_offset=inp.qo_offset)
+    m = jfi.ragged.shard(*(a[name] for name in NAMES[4:]), num_shards=shards, qo_offset=inp.qo_offset)
     args = [inp.q[m.rows], inp.k, inp.q_scale[m.rows], inp.k_scale, m.cu_seqlens_q, m.cu_seqlens_k, m.cu_page_offsets, m.kv_indices]
     specs = [x, P(), x, P(), x, x, x, x]
     if kind == "offset":
@@ -79,7 +79,7 @@ def test_sequences_and_pool_split_together():
         ids = np.concatenate([np.arange(cut), pages + np.arange(inp.cu_p[-1] - cut)]).astype(np.int32)
         for whole, part in zip(pool, (inp.k, inp.k_scale)):
             whole[ids] = part[inp.kv_indices]
-        m = jfi.shard_metadata(inp.cu_q, inp.cu_k, inp.cu_p, ids, num_shards=2, num_pages=2 * pages, tokens=10, indices=12)
+        m = jfi.ragged.shard(inp.cu_q, inp.cu_k, inp.cu_p, ids, num_shards=2, num_pages=2 * pages, tokens=10, indices=12)
         got = f(inp.q[m.rows], pool[0], inp.q_scale[m.rows], pool[1], m.cu_seqlens_q, m.cu_seqlens_k, m.cu_page_offsets, m.kv_indices)
         assert [s.data.shape for s in got.addressable_shards] == [(4, 6, 10)] * 2
         np.testing.assert_array_equal(np.asarray(got)[..., m.columns], want)
@@ -87,13 +87,13 @@ def test_sequences_and_pool_split_together():
 
 
 def test_shard_metadata_of_what_a_reader_can_follow():
-    m = jfi.shard_metadata(i32(0, 2, 3, 6), i32(0, 128, 300, 301), i32(0, 1, 3, 4), i32(7, 1, 0, 5), num_shards=2)
+    m = jfi.ragged.shard(i32(0, 2, 3, 6), i32(0, 128, 300, 301), i32(0, 1, 3, 4), i32(7, 1, 0, 5), num_shards=2)
     assert m.cu_seqlens_q.tolist() == [0, 2, 3, 0, 3, 3] and m.cu_seqlens_k.tolist() == [0, 128, 300, 0, 1, 1] and m.cu_page_offsets.tolist() == [0, 1, 3, 0, 1, 1]
     assert m.kv_indices.tolist() == [7, 1, 0, 5, 0, 0] and m.rows.tolist() == [0, 1, 2, 3, 4, 5] and m.columns.tolist() == list(range(6)) and m.qo_offset is None
     assert all(x.dtype == np.int32 for x in m if x is not None)
-    empty = jfi.shard_metadata(i32(0), i32(0), i32(0), i32(), num_shards=3)
+    empty = jfi.ragged.shard(i32(0), i32(0), i32(0), i32(), num_shards=3)
     assert empty.cu_seqlens_q.tolist() == [0, 0, 0] and empty.rows.size == empty.columns.size == empty.kv_indices.size == 0
-    whole = jfi.shard_metadata(*map(jnp.asarray, (i32(0, 2, 3), i32(0, 128, 300), i32(0, 1, 3), i32(1, 0, 2))), num_shards=1, qo_offset=i32(5, -1))
+    whole = jfi.ragged.shard(*map(jnp.asarray, (i32(0, 2, 3), i32(0, 128, 300), i32(0, 1, 3), i32(1, 0, 2))), num_shards=1, qo_offset=i32(5, -1))
     assert whole.cu_seqlens_k.tolist() == [0, 128, 300] and whole.kv_indices.tolist() == [1, 0, 2] and whole.qo_offset.tolist() == [5, -1]
 
 
@@ -118,16 +118,16 @@ GOOD = dict(cu_seqlens_q=i32(0, 2, 3), cu_seqlens_k=i32(0, 128, 300), cu_page_of
 ])
 def test_shard_metadata_errors_say_what_to_do(changes, error, parts):
     with pytest.raises(error) as caught:
-        jfi.shard_metadata(**{**GOOD, **changes})
+        jfi.ragged.shard(**{**GOOD, **changes})
     text = str(caught.value)
-    assert text.startswith("shard_metadata: ") and ", expected " in text and text.endswith(".")
+    assert text.startswith("ragged.shard: ") and ", expected " in text and text.endswith(".")
     for part in parts:
         assert part in text, text
 
 
 def test_shard_metadata_is_for_the_host():
-    with pytest.raises(TypeError, match=r"cu_seqlens_q: got a traced int32\[3\], expected an array with values.*token_range_metadata"):
-        jax.jit(lambda x: jfi.shard_metadata(**{**GOOD, "cu_seqlens_q": x}))(GOOD["cu_seqlens_q"])
+    with pytest.raises(TypeError, match=r"cu_seqlens_q: got a traced int32\[3\], expected an array with values.*ragged.token_range"):
+        jax.jit(lambda x: jfi.ragged.shard(**{**GOOD, "cu_seqlens_q": x}))(GOOD["cu_seqlens_q"])
 
 
 # ---- tokens
@@ -139,7 +139,7 @@ def test_tokens_split_anywhere(kind, shards):
     given = () if inp.qo_offset is None else (inp.qo_offset,)
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, *offset):
-        cu_q, offset = jfi.token_range_metadata(cu_q, cu_k, jax.lax.axis_index("x") * q.shape[0], q.shape[0], qo_offset=offset[0] if offset else None)
+        cu_q, offset = jfi.ragged.token_range(cu_q, cu_k, jax.lax.axis_index("x") * q.shape[0], q.shape[0], qo_offset=offset[0] if offset else None)
         return call(inp, q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, offset=offset)
 
     specs = (P("x"), P(), P("x"), *[P()] * (5 + len(given)))
@@ -156,7 +156,7 @@ def test_blocks_split_with_the_whole_pool_on_every_device(kind, shards):
     given = () if inp.qo_offset is None else (inp.qo_offset,)
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, *offset):
-        cu_k, cu_p, offset = jfi.block_range_metadata(cu_q, cu_k, cu_p, jax.lax.axis_index("x") * blocks, blocks, qo_offset=offset[0] if offset else None)
+        cu_k, cu_p, offset = jfi.ragged.block_range(cu_q, cu_k, cu_p, jax.lax.axis_index("x") * blocks, blocks, qo_offset=offset[0] if offset else None)
         return call(inp, q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, offset=offset, max_seqlen_k=blocks * 128)
 
     specs = (P(),) * (8 + len(given))
@@ -178,7 +178,7 @@ def test_blocks_and_pool_split_together():
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids):
         shard = jax.lax.axis_index("x")
-        cu_k, cu_p, offset = jfi.block_range_metadata(cu_q, cu_k, cu_p, shard * blocks, blocks)
+        cu_k, cu_p, offset = jfi.ragged.block_range(cu_q, cu_k, cu_p, shard * blocks, blocks)
         return call(inp, q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids - shard * k.shape[0], offset=offset, max_seqlen_k=blocks * 128)
 
     specs = (P(), P("x"), P(), P("x"), *[P()] * 4)
@@ -191,24 +191,24 @@ def test_blocks_and_pool_split_together():
 
 def test_offsets_at_the_ends_of_int32():
     end, low = 2**31 - 1, -2**31
-    cu_q, offset = jfi.token_range_metadata(i32(0, 10, 20), i32(0, 5, 10), 15, 5, qo_offset=i32(end, end))
+    cu_q, offset = jfi.ragged.token_range(i32(0, 10, 20), i32(0, 5, 10), 15, 5, qo_offset=i32(end, end))
     assert cu_q.tolist() == [0, 0, 5] and offset.tolist() == [end, end]
-    assert jfi.token_range_metadata(i32(0, 10, 20), i32(0, 5, 10), 15, 5, qo_offset=i32(low, low))[1].tolist() == [low + 10, low + 5]
-    cu_k, pages, offset = jfi.block_range_metadata(i32(0, 1, 2), i32(0, end, end), i32(0, end, end), 2**24 - 2, 4, qo_offset=i32(low, end))
+    assert jfi.ragged.token_range(i32(0, 10, 20), i32(0, 5, 10), 15, 5, qo_offset=i32(low, low))[1].tolist() == [low + 10, low + 5]
+    cu_k, pages, offset = jfi.ragged.block_range(i32(0, 1, 2), i32(0, end, end), i32(0, end, end), 2**24 - 2, 4, qo_offset=i32(low, end))
     assert cu_k.tolist() == [0, 255, 255] and pages.tolist() == [2**24 - 2, end, end] and offset.tolist() == [low, 255]
-    assert jfi.block_range_metadata(i32(0, 1), i32(0, 300), i32(0, 3), 100, 4)[0].tolist() == [0, 0]
-    assert jfi.token_range_metadata(i32(0, 3), i32(0, 9), 0, 3)[1].tolist() == [6]
+    assert jfi.ragged.block_range(i32(0, 1), i32(0, 300), i32(0, 3), 100, 4)[0].tolist() == [0, 0]
+    assert jfi.ragged.token_range(i32(0, 3), i32(0, 9), 0, 3)[1].tolist() == [6]
 
 
 @pytest.mark.parametrize("function, args, error, part", [
-    (jfi.token_range_metadata, (np.arange(3), i32(0, 1, 2), 0, 1), TypeError, "token_range_metadata: cu_seqlens_q: got int64[3]"),
-    (jfi.token_range_metadata, (i32(0, 1, 2), i32(0, 1), 0, 1), ValueError, "token_range_metadata: cu_seqlens_k: got int32[2]"),
-    (jfi.token_range_metadata, (i32(0, 1), i32(0, 1), -1, 1), ValueError, "token_range_metadata: first: got -1"),
-    (jfi.token_range_metadata, (i32(0, 1), i32(0, 1), 1.0, 1), TypeError, "token_range_metadata: first: got float"),
-    (jfi.token_range_metadata, (i32(0, 1), i32(0, 1), 0, None), TypeError, "token_range_metadata: tokens: got NoneType"),
-    (jfi.block_range_metadata, (i32(0, 1), i32(0, 1), i32(0, 1, 2), 0, 1), ValueError, "block_range_metadata: cu_page_offsets: got int32[3]"),
-    (jfi.block_range_metadata, (i32(0, 1), i32(0, 1), i32(0, 1), i32(1), 1), ValueError, "block_range_metadata: first: got int32[1]"),
-    (jfi.block_range_metadata, (i32(0, 1), i32(0, 1), i32(0, 1), 0, -1), ValueError, "block_range_metadata: blocks: got -1")])
+    (jfi.ragged.token_range, (np.arange(3), i32(0, 1, 2), 0, 1), TypeError, "ragged.token_range: cu_seqlens_q: got int64[3]"),
+    (jfi.ragged.token_range, (i32(0, 1, 2), i32(0, 1), 0, 1), ValueError, "ragged.token_range: cu_seqlens_k: got int32[2]"),
+    (jfi.ragged.token_range, (i32(0, 1), i32(0, 1), -1, 1), ValueError, "ragged.token_range: first: got -1"),
+    (jfi.ragged.token_range, (i32(0, 1), i32(0, 1), 1.0, 1), TypeError, "ragged.token_range: first: got float"),
+    (jfi.ragged.token_range, (i32(0, 1), i32(0, 1), 0, None), TypeError, "ragged.token_range: tokens: got NoneType"),
+    (jfi.ragged.block_range, (i32(0, 1), i32(0, 1), i32(0, 1, 2), 0, 1), ValueError, "ragged.block_range: cu_page_offsets: got int32[3]"),
+    (jfi.ragged.block_range, (i32(0, 1), i32(0, 1), i32(0, 1), i32(1), 1), ValueError, "ragged.block_range: first: got int32[1]"),
+    (jfi.ragged.block_range, (i32(0, 1), i32(0, 1), i32(0, 1), 0, -1), ValueError, "ragged.block_range: blocks: got -1")])
 def test_errors_of_ranges(function, args, error, part):
     with pytest.raises(error) as caught:
         function(*args)
@@ -222,8 +222,8 @@ def test_a_part_falls_where_the_whole_does(name, sums):
     inp = batch("offset")
     a = {**inp.arrays(), name: i32(*sums)}
     if name == "cu_seqlens_q":
-        parts = [jfi.token_range_metadata(a["cu_seqlens_q"], a["cu_seqlens_k"], first, 4, qo_offset=OFFSETS)[0] for first in (0, 4, 12)]
+        parts = [jfi.ragged.token_range(a["cu_seqlens_q"], a["cu_seqlens_k"], first, 4, qo_offset=OFFSETS)[0] for first in (0, 4, 12)]
     else:
-        parts = [jfi.block_range_metadata(a["cu_seqlens_q"], a["cu_seqlens_k"], a["cu_page_offsets"], first, 2, qo_offset=OFFSETS)[1] for first in (0, 2, 2**24)]
+        parts = [jfi.ragged.block_range(a["cu_seqlens_q"], a["cu_seqlens_k"], a["cu_page_offsets"], first, 2, qo_offset=OFFSETS)[1] for first in (0, 2, 2**24)]
     for part in parts:
         assert np.isnan(np.asarray(jfi.fp4_indexer_block_scores(**{**a, name: part}, **inp.statics()))).all()

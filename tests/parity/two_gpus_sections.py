@@ -96,14 +96,14 @@ def split_heads(mesh, arrays, static, want):
 
 
 def batch_operands(mesh, arrays):
-    m = jfi.shard_metadata(*(arrays[name] for name in OPERANDS[4:]), num_shards=2)
+    m = jfi.ragged.shard(*(arrays[name] for name in OPERANDS[4:]), num_shards=2)
     parts = dict(arrays, q_fp4=arrays["q_fp4"][m.rows], q_scale=arrays["q_scale"][m.rows], **{name: getattr(m, name) for name in OPERANDS[4:]})
     whole = ("k_fp4", "k_scale")
     return m, [put(mesh, parts[name], *(() if name in whole else ("x",))) for name in OPERANDS], tuple(P() if name in whole else P("x") for name in OPERANDS)
 
 
 def split_batch(mesh, arrays, static, want):
-    """Sequences by shard_metadata; the pool on both."""
+    """Sequences by ragged.shard; the pool on both."""
     m, placed, specs = batch_operands(mesh, arrays)
     got, problem = compiled_run(jax.shard_map(functools.partial(call, static), mesh=mesh, in_specs=specs, out_specs=P(None, None, "x")), *placed)
     return problem or different(np.asarray(got)[..., m.columns], want[..., :m.columns.size])
@@ -112,7 +112,7 @@ def split_batch(mesh, arrays, static, want):
 def split_tokens(mesh, arrays, static, want):
     """Rows of q, cut in the middle of sequences."""
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids):
-        cu_q, offset = jfi.token_range_metadata(cu_q, cu_k, jax.lax.axis_index("x") * q.shape[0], q.shape[0])
+        cu_q, offset = jfi.ragged.token_range(cu_q, cu_k, jax.lax.axis_index("x") * q.shape[0], q.shape[0])
         return call(static, q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, qo_offset=offset)
 
     specs = (P("x"), P(), P("x"), *[P()] * 5)
@@ -126,7 +126,7 @@ def split_blocks(mesh, arrays, static, want):
     blocks = want.shape[1] // 2
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids):
-        cu_k, cu_p, offset = jfi.block_range_metadata(cu_q, cu_k, cu_p, jax.lax.axis_index("x") * blocks, blocks)
+        cu_k, cu_p, offset = jfi.ragged.block_range(cu_q, cu_k, cu_p, jax.lax.axis_index("x") * blocks, blocks)
         return call({**static, "max_seqlen_k": blocks * 128}, q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids, qo_offset=offset)
 
     placed = [put(mesh, arrays[name]) for name in OPERANDS]
@@ -270,7 +270,7 @@ def placed_case(mesh, case, fmt, split, calls):
     if split == "heads":
         at, meta, scales, out, parts = P(None, "x"), P(), (P("x"), P("x")), P("x"), (sums, lists)
     else:
-        shards = [jfi.shard_metadata(*sums, ids, num_shards=2, num_pages=made.k.shape[0]) for ids in lists]
+        shards = [jfi.ragged.shard(*sums, ids, num_shards=2, num_pages=made.k.shape[0]) for ids in lists]
         assert (shards[0].rows == np.arange(case.tokens)).all()
         at, meta, scales, out = P("x"), P("x"), (P(None, "x"), P("x")), P(None, None, "x")
         parts = ([shards[0].cu_seqlens_q, shards[0].cu_seqlens_k, shards[0].cu_page_offsets], [m.kv_indices for m in shards])

@@ -1,4 +1,4 @@
-"""What only the data of a batch shows: `validate_metadata` on the host, `check_metadata` inside jit under `checkify`. Both make the same checks."""
+"""What only the data of a batch shows: `ragged.validate` on the host, `ragged.check` inside jit under `checkify`. Both make the same checks."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +15,12 @@ SIGN = ~np.uint8(scales.UE4M3_MASK)
 REMEDY = "Rebuild the batch's metadata from its lengths and page lists."
 
 
-def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
+def validate(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
                       q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
     """Checks the metadata of a block-score call by value; raises one ValueError that lists everything found.
 
     Copies the arrays to the host (it waits for the device), so it belongs in tests, loaders and debugging, not in a serving loop; inside jit use
-    `check_metadata`. The op itself never reads metadata on the host and keeps within its buffers whatever the metadata says.
+    `ragged.check`. The op itself never reads metadata on the host and keeps within its buffers whatever the metadata says.
 
     Args:
       cu_seqlens_q, cu_seqlens_k, cu_page_offsets: [B+1] int32; kv_indices: [N] int32; qo_offset: [B] int32 or None. As for `fp4_indexer_block_scores`.
@@ -36,7 +36,7 @@ def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *
         is not checked: entries of kv_indices and pages not in use, keys past the end of a sequence, padding tokens.
       TypeError: tokens, num_pages or a maximum is no Python int; an argument is no array, or traced.
     """
-    op = "validate_metadata"
+    op = "ragged.validate"
     sizes = _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k)
     arrays = {name: _host(op, name, x, "a vector of int32") for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
                                                                             ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None or name != "qo_offset"}
@@ -50,22 +50,22 @@ def validate_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *
         raise ValueError(f"{op}: " + "; ".join(found) + f". {REMEDY}")
 
 
-def check_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
+def check(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
                    q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
-    """The checks of `validate_metadata` as `jax.experimental.checkify` checks: they run on the device, inside jit, and wait for nothing.
+    """The checks of `ragged.validate` as `jax.experimental.checkify` checks: they run on the device, inside jit, and wait for nothing.
 
         def step(...):
-            check_metadata(cu_q, cu_k, cu_pages, ids, tokens=Tq, num_pages=P, max_seqlen_q=..., max_seqlen_k=...)
+            ragged.check(cu_q, cu_k, cu_pages, ids, tokens=Tq, num_pages=P, max_seqlen_q=..., max_seqlen_k=...)
             return fp4_indexer_block_scores(...)
         error, scores = checkify.checkify(jax.jit(step))(...)
         error.throw()           # or keep `error` and look later
 
-    Arguments as for `validate_metadata`; arrays may be traced.
+    Arguments as for `ragged.validate`; arrays may be traced.
 
     Raises:
       TypeError, ValueError: dtypes, shapes and sizes, while tracing. What the values show goes into the error that `checkify` returns: the first finding.
     """
-    op = "check_metadata"
+    op = "ragged.check"
     sizes = _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k)
     arrays = {name: x for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("cu_page_offsets", cu_page_offsets),
                                       ("kv_indices", kv_indices), ("qo_offset", qo_offset)) if x is not None or name != "qo_offset"}
@@ -83,7 +83,7 @@ def _host(op, name, x, expected):
     """An array as NumPy."""
     must.is_array(op, name, x, expected)
     if isinstance(x, jax.core.Tracer):
-        raise TypeError(message(op, name, f"a traced {describe(x)}", "an array with values", "Call it outside of jit; inside, use check_metadata."))
+        raise TypeError(message(op, name, f"a traced {describe(x)}", "an array with values", "Call it outside of jit; inside, use ragged.check."))
     return np.asarray(x)
 
 

@@ -28,13 +28,13 @@ class ShardedMetadata(typing.NamedTuple):
     columns: np.ndarray
 
 
-def shard_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards, qo_offset=None, num_pages=None, tokens=None, indices=None):
+def shard(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards, qo_offset=None, num_pages=None, tokens=None, indices=None):
     """Splits a batch over `num_shards` devices by sequences: shard s scores sequences s*Bs .. (s+1)*Bs - 1, Bs = ceil(B / num_shards).
 
     Runs on the host, on NumPy arrays (JAX arrays are copied to it): it belongs where the batch is put together. Last shards may have fewer sequences; they are
     filled up with empty ones. All shards have the same sizes, as one program for all devices needs.
 
-        m = shard_metadata(cu_q, cu_k, cu_pages, ids, num_shards=8, num_pages=P)
+        m = ragged.shard(cu_q, cu_k, cu_pages, ids, num_shards=8, num_pages=P)
         scores = jax.shard_map(step, mesh=mesh, in_specs=P("x"), out_specs=P(None, None, "x"))(q[m.rows], k, q_scale[m.rows], k_scale, m.cu_seqlens_q, ...)
         scores[..., m.columns]              # in the order of the tokens of q
 
@@ -52,7 +52,7 @@ def shard_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, n
       ValueError: lengths of vectors differ, sums that fall or pass the end, tokens before the first sequence, a size too small for a shard, num_pages not divisible by num_shards, a page outside the
         part of the pool that its sequence's shard holds.
     """
-    op = "shard_metadata"
+    op = "ragged.shard"
     num_shards = must.static_int(op, "num_shards", num_shards, 1, "Pass the number of devices along the mesh axis.")
     sums = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "cu_page_offsets": cu_page_offsets}
     sums = {name: _host(op, name, x) for name, x in sums.items()}
@@ -88,11 +88,11 @@ def shard_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, n
                            rows=np.concatenate([_filled(x, tokens, 0) for x in rows]).astype(np.int32), columns=columns.astype(np.int32))
 
 
-def token_range_metadata(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset=None):
+def token_range(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset=None):
     """Metadata with which a device scores only rows first .. first + tokens - 1 of q_fp4, wherever these cut the sequences. Runs inside jit.
 
         first = jax.lax.axis_index("x") * q.shape[0]                # inside shard_map, q split along its first axis
-        cu_q, offset = token_range_metadata(cu_q, cu_k, first, q.shape[0])
+        cu_q, offset = ragged.token_range(cu_q, cu_k, first, q.shape[0])
         fp4_indexer_block_scores(q, k, q_scale, k_scale, cu_q, cu_k, cu_pages, qo_offset=offset, causal=True, ...)
 
     The device needs every page of the sequences that it has tokens of; all other arguments stay those of the whole batch. Same bits as the whole call, for
@@ -107,17 +107,17 @@ def token_range_metadata(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset
 
     Raises TypeError or ValueError if shapes or dtypes are wrong.
     """
-    op = "token_range_metadata"
+    op = "ragged.token_range"
     cu_q, _, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     tokens = must.static_int(op, "tokens", tokens, 0, "Pass the rows of the device's part of q_fp4.")
     return token_range(cu_q, offset, _scalar(op, "first", first), tokens)
 
 
-def block_range_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blocks, *, qo_offset=None):
+def block_range(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blocks, *, qo_offset=None):
     """Metadata with which a device scores only blocks first .. first + blocks - 1 (128 keys each) of every sequence. Runs inside jit.
 
         first = jax.lax.axis_index("x") * blocks                    # inside shard_map, the context split over the devices
-        cu_k, cu_pages, offset = block_range_metadata(cu_q, cu_k, cu_pages, first, blocks)
+        cu_k, cu_pages, offset = ragged.block_range(cu_q, cu_k, cu_pages, first, blocks)
         fp4_indexer_block_scores(q, k, q_scale, k_scale, cu_q, cu_k, cu_pages, max_seqlen_k=blocks * 128, kv_indices=ids, qo_offset=offset, causal=True, ...)
 
     The scores [Hq, blocks, Tq] are the device's slots of the whole result: `out_specs=P(None, "x", None)` puts them together without any communication.
@@ -133,7 +133,7 @@ def block_range_metadata(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blo
 
     Raises TypeError or ValueError if shapes or dtypes are wrong.
     """
-    op = "block_range_metadata"
+    op = "ragged.block_range"
     _, cu_k, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     cu_pages = _vector(op, "cu_page_offsets", cu_page_offsets, cu_k.shape[0])
     blocks = must.static_int(op, "blocks", blocks, 0, "Pass the blocks that a device scores.")
@@ -168,7 +168,7 @@ def _host(op, name, x):
     """An int32 vector as NumPy."""
     if isinstance(x, jax.core.Tracer):
         raise TypeError(message(op, name, f"a traced {x.dtype}[{', '.join(map(str, x.shape))}]", "an array with values",
-                                "Call it outside of jit, where the batch is put together; inside, use token_range_metadata or block_range_metadata."))
+                                "Call it outside of jit, where the batch is put together; inside, use ragged.token_range or ragged.block_range."))
     must.int32_vector(op, name, x, None, "[n]", "Pass the metadata of the batch, as the op takes it.")
     return np.asarray(x)
 
