@@ -12,14 +12,15 @@ ALLOWED = {
     "formats": set(),
     "configs": {"formats"},
     "specs": {"formats", "configs"},
-    "reference": {"formats", "configs"},
-    "ops": {"formats", "configs", "specs", "reference", "primitives"},
-    "primitives": {"formats", "configs", "specs", "reference"},
+    "calls": {"formats", "configs", "specs"},
+    "reference": {"formats", "configs", "specs", "calls"},
+    "primitives": {"formats", "configs", "specs", "calls", "reference"},
+    "ops": {"formats", "configs", "specs", "calls", "reference", "primitives"},
     "kernels": {"formats", "configs", "specs"},
     "aot": {"formats", "configs", "specs", "kernels"},
 }
 WITHOUT_JAX = ("formats", "configs", "specs", "kernels", "aot")
-WITHOUT_DSL = ("formats", "configs", "specs", "reference", "ops", "primitives")
+WITHOUT_DSL = ("formats", "configs", "specs", "calls", "reference", "ops", "primitives")
 
 
 def imports(path):

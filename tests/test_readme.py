@@ -71,12 +71,14 @@ def test_subcommands_exist(module, pattern):
 
 
 def test_every_public_function_says_what_each_argument_is():
-    for name in set(jfi.__all__) - {"UnsupportedError", "reference"}:
-        function = getattr(jfi, name)
+    public = {name: getattr(jfi, name) for name in set(jfi.__all__) - {"UnsupportedError", "ragged", "reference"}}
+    public |= {f"ragged.{name}": getattr(jfi.ragged, name) for name in jfi.ragged.__all__}
+    for name, function in public.items():
         text = function.__doc__
         if name == "ragged.check":
             assert "as for `ragged.validate`" in text and inspect.signature(function) == inspect.signature(jfi.ragged.validate)
             continue
         missing = [p for p in inspect.signature(function).parameters if not re.search(rf"\b{p}\b", text)]
         assert not missing, (name, missing)
+    assert all(name in jfi.ragged.__doc__ for name in jfi.ragged.__all__), "help(jax_fp4_indexer.ragged) lists the public names"
     assert all(name in jfi.__doc__ for name in jfi.__all__), "help(jax_fp4_indexer) lists the public names"

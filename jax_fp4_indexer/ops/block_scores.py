@@ -5,13 +5,13 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, PAGE, choose_path
+from ..calls import must
+from ..calls.block_scores import OP, Static, check, operands
+from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, PAGE
 from ..errors import UnsupportedError, message
 from ..formats import scales
 from ..primitives import runtime
 from ..primitives.block_scores import block_scores
-from ..reference import static_args as must
-from ..reference.block_scores_call import OP, check, operands
 from .formats import to_blocked
 
 IMPLEMENTATIONS = (None, "reference", "decode", "prefill", "portable")
@@ -61,11 +61,11 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       TypeError, ValueError: what shapes, dtypes and static arguments show, while tracing.
       UnsupportedError: a named implementation has no kernel for this GPU. (None runs the reference then, and warns once.)
     """
-    call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
+    static, arrays = check(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
                          scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
                          implementation=implementation, implementations=IMPLEMENTATIONS, max_scratch_bytes=max_scratch_bytes)
-    return _scores(arrays, call=call, implementation=_implementation(call))
+    return _scores(arrays, static=static, implementation=_implementation(implementation))
 
 
 def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
@@ -101,25 +101,23 @@ def _reorder(q_scale, k_scale):
     return to_blocked(jnp.swapaxes(q_scale, 0, 1)), to_blocked(k_scale.reshape(num_pages * heads_kv, *k_scale.shape[2:]))
 
 
-def _implementation(call):
+def _implementation(named: str | None) -> str:
     """The primitive's "auto", "portable" or "reference". Reads the platform, never device data."""
-    if call.implementation == "reference":
+    if named == "reference":
         return "reference"
     reason = runtime.unsupported_reason()
     if reason is None:
-        return "portable" if call.implementation == "portable" else "auto"
-    if call.implementation is not None:
-        raise UnsupportedError(message(OP, "implementation", repr(call.implementation), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
+        return "portable" if named == "portable" else "auto"
+    if named is not None:
+        raise UnsupportedError(message(OP, "implementation", repr(named), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"{OP}: {reason} Running the plain-jnp reference, which is much slower; implementation=\"reference\" asks for it without this warning.", stacklevel=3)
     return "reference"
 
 
-@functools.partial(jax.jit, static_argnames=("call", "implementation"), inline=True)
-def _scores(arrays, *, call, implementation):
+@functools.partial(jax.jit, static_argnames=("static", "implementation"), inline=True)
+def _scores(arrays: dict, *, static: Static, implementation: str) -> jax.Array:
     """One cached program per static call, so that eager calls compile once."""
-    forced = call.implementation in ("decode", "prefill")
-    path = call.implementation if forced else choose_path(call.max_seqlen_q, call.gqa_ratio)
-    return block_scores(*operands(call, arrays), path=path, implementation=implementation, fp4_format=call.fp4_format, scale_layout=call.scale_layout,
-                        mask=call.mask, max_seqlen_q=call.max_seqlen_q, k_tiles=call.k_tiles, max_scratch_bytes=call.max_scratch_bytes)
+    return block_scores(*operands(static, arrays), path=static.path, implementation=implementation, fp4_format=static.format, scale_layout=static.scale_layout,
+                        mask=static.mask, max_seqlen_q=static.max_seqlen_q, k_tiles=static.k_tiles, max_scratch_bytes=static.max_scratch_bytes)

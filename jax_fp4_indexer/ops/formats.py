@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..calls import must
+from ..calls.fp4 import FLOAT4, code_bytes, scale_bytes
 from ..errors import message
 from ..formats import e2m1, scale_layout, scales
-from ..reference import decode
-from ..reference import static_args as must
-from ..reference.block_scores_call import FLOAT4, code_bytes, scale_bytes
+from ..reference.values import code_value, power_of_two, times_power_of_two, ue4m3_value
 
 _compiled = functools.partial(jax.jit, inline=True)
 
@@ -69,7 +69,7 @@ def _quantize_mxfp4(x):
     groups, amax, is_nan = _groups(x, scales.MXFP4.group_size)
     exponent = jax.lax.bitcast_convert_type(amax, jnp.int32) >> 23                        # biased as E8M0 is
     byte = jnp.where(exponent == 0, scales.E8M0_BIAS, jnp.clip(exponent - 2, 0, 252))      # 252: the scale of the largest finite float32, for inf too
-    codes = _encode(groups * decode.power_of_two(scales.E8M0_BIAS - byte)[..., None])
+    codes = _encode(groups * power_of_two(scales.E8M0_BIAS - byte)[..., None])
     byte = jnp.where(is_nan, scales.E8M0_NAN, byte).astype(jnp.uint8)
     return _pack(codes, x.shape), jax.lax.bitcast_convert_type(byte, jnp.float8_e8m0fnu)
 
@@ -105,9 +105,9 @@ def _dequantize(codes, scale, global_scale, *, fp4_format):
     values = _unpack(codes).reshape(*scale.shape, group_size)
     byte = scale_bytes(scale)[..., None]
     if fp4_format == "nvfp4":
-        values = values * decode.ue4m3_value(byte)
+        values = values * ue4m3_value(byte)
     else:
-        scaled = decode.times_power_of_two(values, byte.astype(jnp.int32) - scales.E8M0_BIAS)
+        scaled = times_power_of_two(values, byte.astype(jnp.int32) - scales.E8M0_BIAS)
         values = jnp.where(byte == scales.E8M0_NAN, jnp.nan, scaled)
     if global_scale is not None:
         values = values * jnp.broadcast_to(jnp.asarray(global_scale, jnp.float32), scale.shape)[..., None]
@@ -137,7 +137,7 @@ def unpack_e2m1(codes):
 @_compiled
 def _unpack(codes):
     packed = code_bytes(codes).astype(jnp.int32)
-    values = jnp.stack([decode.code_value(packed & 15), decode.code_value(packed >> 4)], axis=-1)
+    values = jnp.stack([code_value(packed & 15), code_value(packed >> 4)], axis=-1)
     return values.reshape(*packed.shape[:-1], packed.shape[-1] * e2m1.CODES_PER_BYTE)
 
 

@@ -1,22 +1,31 @@
-"""What only the data of a batch shows: `ragged.validate` on the host, `ragged.check` inside jit under `checkify`. Both make the same checks."""
+"""What only the data of a ragged batch shows: `validate` on the host, `check` inside jit under `checkify`. Both make the same checks."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
+from ..calls import must
+from ..calls.fp4 import scale_bytes
 from ..configs.block_scores import GROUPS, PAGE
 from ..errors import describe, message
 from ..formats import scale_layout as layouts
 from ..formats import scales
-from ..reference import static_args as must
-from ..reference.block_scores_call import scale_bytes
 
 SIGN = ~np.uint8(scales.UE4M3_MASK)
+Check = tuple[Any, str, dict[str, Any]]        # whether it holds, text for when it does not, values of the text
 REMEDY = "Rebuild the batch's metadata from its lengths and page lists."
 
 
-def validate(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
-                      q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
+def validate(cu_seqlens_q: must.Array, cu_seqlens_k: must.Array, cu_page_offsets: must.Array, kv_indices: must.Array, *,
+             tokens: int, num_pages: int, max_seqlen_q: int, max_seqlen_k: int, qo_offset: must.Array | None = None,
+             q_scale: must.Array | None = None, k_scale: must.Array | None = None, fp4_format: str = "nvfp4",
+             scale_layout: str = "public") -> None:
     """Checks the metadata of a block-score call by value; raises one ValueError that lists everything found.
 
     Copies the arrays to the host (it waits for the device), so it belongs in tests, loaders and debugging, not in a serving loop; inside jit use
@@ -31,8 +40,8 @@ def validate(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens,
         where other software may not.
 
     Raises:
-      ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or fall, tokens past q_fp4, lengths above the maxima, fewer pages
-        than ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. What plays no part
+      ValueError: any finding: dtypes and shapes, prefix sums that do not start at 0 or that decrease, tokens past q_fp4, lengths above the maxima, fewer pages
+        than ceil(k_len / 128), pages past kv_indices, page ids in use outside [0, num_pages), NVFP4 scales with a sign bit. Padding
         is not checked: entries of kv_indices and pages not in use, keys past the end of a sequence, padding tokens.
       TypeError: tokens, num_pages or a maximum is no Python int; an argument is no array, or traced.
     """
@@ -50,8 +59,10 @@ def validate(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens,
         raise ValueError(f"{op}: " + "; ".join(found) + f". {REMEDY}")
 
 
-def check(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, num_pages, max_seqlen_q, max_seqlen_k, qo_offset=None,
-                   q_scale=None, k_scale=None, fp4_format="nvfp4", scale_layout="public"):
+def check(cu_seqlens_q: must.Array, cu_seqlens_k: must.Array, cu_page_offsets: must.Array, kv_indices: must.Array, *,
+          tokens: int, num_pages: int, max_seqlen_q: int, max_seqlen_k: int, qo_offset: must.Array | None = None,
+          q_scale: must.Array | None = None, k_scale: must.Array | None = None, fp4_format: str = "nvfp4",
+          scale_layout: str = "public") -> None:
     """The checks of `ragged.validate` as `jax.experimental.checkify` checks: they run on the device, inside jit, and wait for nothing.
 
         def step(...):
@@ -79,7 +90,7 @@ def check(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, tokens, nu
         checkify.check(right, f"{op}: {text}. {REMEDY}", **{name: jnp.asarray(value) for name, value in values.items()})
 
 
-def _host(op, name, x, expected):
+def _host(op: str, name: str, x: Any, expected: str) -> np.ndarray:
     """An array as NumPy."""
     must.is_array(op, name, x, expected)
     if isinstance(x, jax.core.Tracer):
@@ -87,12 +98,12 @@ def _host(op, name, x, expected):
     return np.asarray(x)
 
 
-def _sizes(op, tokens, num_pages, max_seqlen_q, max_seqlen_k):
+def _sizes(op: str, tokens: Any, num_pages: Any, max_seqlen_q: Any, max_seqlen_k: Any) -> list[int]:
     named = (("tokens", tokens, 0), ("num_pages", num_pages, 0), ("max_seqlen_q", max_seqlen_q, 1), ("max_seqlen_k", max_seqlen_k, 0))
     return [must.static_int(op, name, value, least, "Pass what the op is called with.") for name, value, least in named]
 
 
-def _lengths_of_vectors(arrays):
+def _lengths_of_vectors(arrays: Mapping[str, Any]) -> list[str]:
     ends = arrays["cu_seqlens_q"].shape[0]
     if ends == 0:
         return ["cu_seqlens_q: got 0 entries, expected B + 1 >= 1"]
@@ -101,15 +112,15 @@ def _lengths_of_vectors(arrays):
             for name, n in lengths.items() if name in arrays and arrays[name].shape[0] != n]
 
 
-def _checks(xp, a, tokens, num_pages, max_seqlen_q, max_seqlen_k):
-    """[(whether it holds, text, values of the text)] in NumPy or jnp (`xp`). A later check may find more than is there if an earlier one fails."""
+def _checks(xp: ModuleType, a: Mapping[str, Any], tokens: int, num_pages: int, max_seqlen_q: int, max_seqlen_k: int) -> list[Check]:
+    """The checks in NumPy or jnp (`xp`). A later check may find more than is there if an earlier one fails."""
     checks = []
     sums = ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets")
     for name in sums:
         checks.append((a[name][0] == 0, f"{name}[0]: got {{first}}, expected 0", {"first": a[name][0]}))
     for name in sums:
         low, high = a[name][:-1], a[name][1:]
-        checks += _no_sequence(xp, high < low, f"{name} of sequence {{b}}: got {{low}} to {{high}}, expected a sum that never falls", low=low, high=high)
+        checks += _no_sequence(xp, high < low, f"{name} of sequence {{b}}: got {{low}} to {{high}}, expected a non-decreasing prefix sum", low=low, high=high)
     for name, limit, what in (("cu_seqlens_q", tokens, "rows of q_fp4"), ("cu_page_offsets", a["kv_indices"].shape[0], "entries of kv_indices")):
         checks.append((a[name][-1] <= limit, f"{name}[-1]: got {{end}}, expected at most the {limit} {what}", {"end": a[name][-1]}))
     q_lens, k_lens, pages = (a[name][1:] - a[name][:-1] for name in sums)
@@ -123,8 +134,8 @@ def _checks(xp, a, tokens, num_pages, max_seqlen_q, max_seqlen_k):
     return checks + _none(xp, outside, f"kv_indices[{{i}}]: got {{id}}, expected an id in [0, {num_pages}) ({{count}} such ids in use)", "i", id=ids)
 
 
-def _keys_of_entries(xp, a):
-    """[N] keys that count of the page at each entry of kv_indices: 0 where the entry is in no sequence, or past the pages that its keys need."""
+def _keys_of_entries(xp: ModuleType, a: Mapping[str, Any]) -> Any:
+    """[N] keys in use of the page at each entry of kv_indices: 0 where the entry is in no sequence, or past the pages that its keys need."""
     first = a["cu_page_offsets"]
     at = xp.arange(a["kv_indices"].shape[0], dtype=np.int32)
     if first.shape[0] < 2:
@@ -134,8 +145,8 @@ def _keys_of_entries(xp, a):
     return xp.where((at >= first[0]) & (at < first[-1]), keys, 0)
 
 
-def _sign_checks(xp, a, q_scale, k_scale):
-    """NVFP4 scales that count have no sign bit. Scales are bytes [Tq, Hq, G] and [num_pages, Hkv, 128, G], or None."""
+def _sign_checks(xp: ModuleType, a: Mapping[str, Any], q_scale: Any, k_scale: Any) -> list[Check]:
+    """NVFP4 scales in use have no sign bit. Scales are bytes [Tq, Hq, G] and [num_pages, Hkv, 128, G], or None."""
     checks = []
     if q_scale is not None:
         counts = xp.arange(q_scale.shape[0], dtype=np.int32) < a["cu_seqlens_q"][-1]
@@ -150,19 +161,20 @@ def _sign_checks(xp, a, q_scale, k_scale):
     return checks
 
 
-def _no_sequence(xp, wrong, text, **values):
+def _no_sequence(xp: ModuleType, wrong: Any, text: str, **values: Any) -> list[Check]:
     return _none(xp, wrong, text + " ({count} such sequences)", "b", **values)
 
 
-def _none(xp, wrong, text, index, **values):
-    """No entry of `wrong` is set; else the first is told, with the entries of `values` beside it."""
+def _none(xp: ModuleType, wrong: Any, text: str, index: str, **values: Any) -> list[Check]:
+    """The check that no entry of `wrong` is set; its text tells the first that is, with the entries of `values` at the same place."""
     if wrong.shape[0] == 0:
         return []
     at = xp.argmax(wrong)
     return [(~wrong.any(), text, {index: at, "count": wrong.sum(), **{name: x[at] for name, x in values.items()}})]
 
 
-def _nvfp4_scales(xp, op, q_scale, k_scale, fp4_format, scale_layout, tokens, num_pages):
+def _nvfp4_scales(xp: ModuleType, op: str, q_scale: Any, k_scale: Any, fp4_format: str, scale_layout: str, tokens: int,
+                  num_pages: int) -> tuple[Any, Any]:
     """Scale bytes [Tq, Hq, G] and [num_pages, Hkv, 128, G], each None where it was not given or the format has no sign."""
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
     must.choice(op, "scale_layout", scale_layout, layouts.LAYOUTS)
@@ -179,11 +191,11 @@ def _nvfp4_scales(xp, op, q_scale, k_scale, fp4_format, scale_layout, tokens, nu
     return q, k
 
 
-def _bytes(xp, op, name, x, shape, scale_layout):
+def _bytes(xp: ModuleType, op: str, name: str, x: Any, shape: Sequence[int | None], scale_layout: str) -> Any:
     must.array(op, name, x, (scales.NVFP4.scale_dtype, "uint8"), "Pass the scales that the op is called with.")
     must.shape(op, name, x, shape, f"of scale_layout={scale_layout!r}", "Pass the scales that the op is called with, and its scale_layout.")
     return _host(op, name, x, "scales").view(np.uint8) if xp is np else scale_bytes(x)
 
 
-def _untiled(xp, tiled, rows, groups):
+def _untiled(xp: ModuleType, tiled: Any, rows: int, groups: int) -> Any:
     return tiled[(slice(None), *layouts.tiled_index(xp.arange(rows)[:, None], xp.arange(groups)[None]))]

@@ -1,22 +1,24 @@
 """Metadata of a shard: what a device needs to score its sequences, its tokens or its blocks with the unchanged op. Recipes: docs/sharding.md."""
+from __future__ import annotations
+
 import itertools
-import typing
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..calls import must
+from ..calls import ragged as split
 from ..errors import message
-from ..reference import static_args as must
-from ..reference.split import block_range, causal_offset, token_range
 
 
-class ShardedMetadata(typing.NamedTuple):
+class ShardedMetadata(NamedTuple):
     """Metadata of `num_shards` shards, int32 NumPy arrays that hold one shard's part after another: under `in_specs=P(axis)` each device gets its own.
 
     cu_seqlens_q, cu_seqlens_k, cu_page_offsets: [num_shards * (Bs+1)], Bs = ceil(B / num_shards).
     kv_indices: [num_shards * Ns]. qo_offset: [num_shards * Bs], or None.
-    rows: [num_shards * Ts], the row of q_fp4 (and of public q_scale) that each row of a shard is. Padding rows repeat row 0: they count for nothing.
+    rows: [num_shards * Ts], the row of q_fp4 (and of public q_scale) that each row of a shard is. Padding rows repeat row 0; their scores are not used.
     columns: [cu_seqlens_q[-1]], where in the last axis of the shards' scores, joined along it, each token's scores are.
     """
     cu_seqlens_q: np.ndarray
@@ -28,7 +30,9 @@ class ShardedMetadata(typing.NamedTuple):
     columns: np.ndarray
 
 
-def shard(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards, qo_offset=None, num_pages=None, tokens=None, indices=None):
+def shard(cu_seqlens_q: must.Array, cu_seqlens_k: must.Array, cu_page_offsets: must.Array, kv_indices: must.Array, *, num_shards: int,
+          qo_offset: must.Array | None = None, num_pages: int | None = None, tokens: int | None = None,
+          indices: int | None = None) -> ShardedMetadata:
     """Splits a batch over `num_shards` devices by sequences: shard s scores sequences s*Bs .. (s+1)*Bs - 1, Bs = ceil(B / num_shards).
 
     Runs on the host, on NumPy arrays (JAX arrays are copied to it): it belongs where the batch is put together. Last shards may have fewer sequences; they are
@@ -49,7 +53,7 @@ def shard(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards
 
     Raises:
       TypeError: an argument is traced, or no int32 vector, or a size is no Python int.
-      ValueError: lengths of vectors differ, sums that fall or pass the end, tokens before the first sequence, a size too small for a shard, num_pages not divisible by num_shards, a page outside the
+      ValueError: lengths of vectors differ, prefix sums that decrease or pass the end, tokens before the first sequence, a size too small for a shard, num_pages not divisible by num_shards, a page outside the
         part of the pool that its sequence's shard holds.
     """
     op = "ragged.shard"
@@ -66,7 +70,7 @@ def shard(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards
             raise ValueError(message(op, name, f"{x.shape[0]} entries", f"{size} (cu_seqlens_q has {ends})", "Pass the metadata of one batch."))
     for name, x in sums.items():
         if x[0] < 0 or (np.diff(x) < 0).any():
-            raise ValueError(message(op, name, "a sum that falls" if x[0] >= 0 else f"{x[0]} first", "a prefix sum that never falls", "Rebuild it from the lengths of the batch."))
+            raise ValueError(message(op, name, "a prefix sum that decreases" if x[0] >= 0 else f"{x[0]} first", "a non-decreasing prefix sum", "Rebuild it from the lengths of the batch."))
     if sums["cu_seqlens_q"][0] != 0:
         raise ValueError(message(op, "cu_seqlens_q", f"{sums['cu_seqlens_q'][0]} first", "0", "Tokens before the first sequence have no shard: cut them off q, and subtract their number."))
     if sums["cu_page_offsets"][-1] > ids.size:
@@ -88,7 +92,8 @@ def shard(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, kv_indices, *, num_shards
                            rows=np.concatenate([_filled(x, tokens, 0) for x in rows]).astype(np.int32), columns=columns.astype(np.int32))
 
 
-def token_range(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset=None):
+def token_range(cu_seqlens_q: must.Array, cu_seqlens_k: must.Array, first: int | must.Array, tokens: int, *,
+                qo_offset: must.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """Metadata with which a device scores only rows first .. first + tokens - 1 of q_fp4, wherever these cut the sequences. Runs inside jit.
 
         first = jax.lax.axis_index("x") * q.shape[0]                # inside shard_map, q split along its first axis
@@ -110,10 +115,11 @@ def token_range(cu_seqlens_q, cu_seqlens_k, first, tokens, *, qo_offset=None):
     op = "ragged.token_range"
     cu_q, _, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     tokens = must.static_int(op, "tokens", tokens, 0, "Pass the rows of the device's part of q_fp4.")
-    return token_range(cu_q, offset, _scalar(op, "first", first), tokens)
+    return split.token_range(cu_q, offset, _scalar(op, "first", first), tokens)
 
 
-def block_range(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blocks, *, qo_offset=None):
+def block_range(cu_seqlens_q: must.Array, cu_seqlens_k: must.Array, cu_page_offsets: must.Array, first: int | must.Array, blocks: int, *,
+                qo_offset: must.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Metadata with which a device scores only blocks first .. first + blocks - 1 (128 keys each) of every sequence. Runs inside jit.
 
         first = jax.lax.axis_index("x") * blocks                    # inside shard_map, the context split over the devices
@@ -137,26 +143,26 @@ def block_range(cu_seqlens_q, cu_seqlens_k, cu_page_offsets, first, blocks, *, q
     _, cu_k, offset = _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset)
     cu_pages = _vector(op, "cu_page_offsets", cu_page_offsets, cu_k.shape[0])
     blocks = must.static_int(op, "blocks", blocks, 0, "Pass the blocks that a device scores.")
-    return block_range(cu_k, cu_pages, offset, _scalar(op, "first", first), blocks)
+    return split.block_range(cu_k, cu_pages, offset, _scalar(op, "first", first), blocks)
 
 
-def _batch(op, cu_seqlens_q, cu_seqlens_k, qo_offset):
+def _batch(op: str, cu_seqlens_q: Any, cu_seqlens_k: Any, qo_offset: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Checked prefix sums, and the causal offset of every sequence."""
     cu_q = _vector(op, "cu_seqlens_q", cu_seqlens_q, None)
     if cu_q.shape[0] == 0:
         raise ValueError(message(op, "cu_seqlens_q", cu_q, "shape [B+1] with B >= 0", "A prefix sum has one entry more than the batch: pass [0] for an empty batch."))
     cu_k = _vector(op, "cu_seqlens_k", cu_seqlens_k, cu_q.shape[0])
     if qo_offset is None:
-        return cu_q, cu_k, causal_offset(cu_q, cu_k)
+        return cu_q, cu_k, split.causal_offset(cu_q, cu_k)
     return cu_q, cu_k, _vector(op, "qo_offset", qo_offset, cu_q.shape[0] - 1)
 
 
-def _vector(op, name, x, size):
+def _vector(op: str, name: str, x: Any, size: int | None) -> jax.Array:
     must.int32_vector(op, name, x, size, "[B]" if name == "qo_offset" else "[B+1]", "Pass the metadata of the whole batch, as the op takes it.")
     return jnp.asarray(x)
 
 
-def _scalar(op, name, x):
+def _scalar(op: str, name: str, x: Any) -> jax.Array:
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
         return jnp.int32(must.static_int(op, name, x, 0, "Pass where the device's range starts."))
     must.array(op, name, x, ("int32",), "Pass an int, or an int32 scalar such as jax.lax.axis_index gives.")
@@ -164,7 +170,7 @@ def _scalar(op, name, x):
     return jnp.asarray(x)
 
 
-def _host(op, name, x):
+def _host(op: str, name: str, x: Any) -> np.ndarray:
     """An int32 vector as NumPy."""
     if isinstance(x, jax.core.Tracer):
         raise TypeError(message(op, name, f"a traced {x.dtype}[{', '.join(map(str, x.shape))}]", "an array with values",
@@ -173,7 +179,7 @@ def _host(op, name, x):
     return np.asarray(x)
 
 
-def _size(op, name, size, parts):
+def _size(op: str, name: str, size: Any, parts: list[np.ndarray]) -> int:
     longest = max(p.size for p in parts)
     if size is None:
         return longest
@@ -184,11 +190,12 @@ def _size(op, name, size, parts):
     return size
 
 
-def _filled(x, size, value):
+def _filled(x: np.ndarray, size: int, value: int) -> np.ndarray:
     return np.concatenate([x, np.full(size - x.size, value, np.int32)]).astype(np.int32)
 
 
-def _local_pages(op, lists, num_shards, num_pages, bounds, offsets):
+def _local_pages(op: str, lists: list[np.ndarray], num_shards: int, num_pages: int, bounds: np.ndarray,
+                 offsets: list[np.ndarray]) -> list[np.ndarray]:
     if num_pages % num_shards:
         raise ValueError(message(op, "num_pages", str(num_pages), f"a multiple of num_shards = {num_shards}", "Pad the pool: every device holds the same number of pages."))
     part = num_pages // num_shards

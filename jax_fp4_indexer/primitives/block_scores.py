@@ -13,11 +13,12 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
+from ..calls.block_scores import NO_DERIVATIVE
+from ..calls.varying import same_varying_axes
 from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS
 from ..errors import message
 from ..formats import scale_layout as layouts
-from ..reference.block_scores import NO_DERIVATIVE, block_scores_core
-from ..reference.varying import same_varying_axes
+from ..reference.block_scores import block_scores_core
 from . import partition, runtime
 from .explicit import over_explicit_axes
 from .operands import NAMES as OPERANDS

@@ -2,9 +2,9 @@
 import numpy as np
 from jax import lax
 
+from ..calls.ragged import causal_offset, token_range
 from ..configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..formats import scale_layout as layouts
-from ..reference.split import causal_offset, token_range
 
 OP = "fp4_indexer_block_scores"
 NAMES = ("q", "k", "q_scale", "k_scale", "kv_indices", "cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets", "qo_offset", "head_scale")

@@ -10,27 +10,28 @@ A group dot is exact (its terms are multiples of 1/4 below 2^11). The two scales
 Scale product times dot is exact too, for both formats, which leaves one rounding a group: the sum over groups, taken in order, in fp32.
 The bits of a row depend on that row and its keys alone.
 """
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 from jax import lax
 
+from ..calls.block_scores import NO_DERIVATIVE, Static, check, operands
+from ..calls.ragged import decreases
+from ..calls.varying import on_one_mesh, same_varying_axes
 from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, HEAD_DIM, PAGE
 from ..formats import scale_layout as layouts
 from ..formats import scales
-from . import decode
-from .block_scores_call import OP, check, operands
-from .split import falls
-from .varying import on_one_mesh, same_varying_axes
+from . import values
 
 INT32_MAX = 2**31 - 1
 CU_Q, CU_PAGES = 5, 7          # operands of block_scores_core
 MAX_CHUNK = 128                 # query tokens of a step
 MAX_CHUNK_ROWS = 2048           # query rows (token, head) of a step: bounds the [rows, groups, 128] dots to 8 MiB
-NO_DERIVATIVE = (f"{OP} selects what to attend to and has no derivative. Wrap its arguments (not its result) in jax.lax.stop_gradient, "
-                 "or compute it outside of the function that is differentiated.")
 
 
 def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
@@ -40,22 +41,27 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
 
     `implementation` and `max_scratch_bytes` are accepted so that the signatures agree; the first must be None or "reference". Raises as the op does, but for UnsupportedError.
     """
-    call, arrays = check(OP, q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
+    static, arrays = check(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
                          max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
                          scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
                          implementation=implementation, implementations=(None, "reference"), max_scratch_bytes=max_scratch_bytes)
-    return _scores(arrays, call=call)
+    return _scores(arrays, static=static)
 
 
-@functools.partial(jax.jit, static_argnames="call", inline=True)
-def _scores(arrays, *, call):
-    core = jax.custom_jvp(functools.partial(block_scores_core, k_tiles=call.k_tiles, fp4_format=call.fp4_format, scale_layout=call.scale_layout, mask=call.mask))
+@functools.partial(jax.jit, static_argnames="static", inline=True)
+def _scores(arrays: dict[str, Any], *, static: Static) -> jax.Array:
+    core = jax.custom_jvp(functools.partial(definition, static))
     core.defjvp(_no_derivative)
-    return core(*operands(call, arrays))
+    return core(*operands(static, arrays))
 
 
 def _no_derivative(primals, tangents):
     raise NotImplementedError(NO_DERIVATIVE)
+
+
+def definition(static: Static, *operands: jax.Array) -> jax.Array:
+    """The scores of normalised operands, see `block_scores_core`."""
+    return block_scores_core(*operands, k_tiles=static.k_tiles, fp4_format=static.format, scale_layout=static.scale_layout, mask=static.mask)
 
 
 def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale, *,
@@ -68,8 +74,8 @@ def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqle
     args = same_varying_axes(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, qo_offset, head_scale)
     tokens, heads_q, _ = q.shape
     num_seqs = cu_seqlens_q.shape[0] - 1
-    # Sums that fall give every slot NaN, and no sequence anything to write over it.
-    wrong = falls(args[CU_Q]) | falls(args[CU_PAGES])
+    # A prefix sum that decreases gives every slot NaN, and no sequence anything to write over it.
+    wrong = decreases(args[CU_Q]) | decreases(args[CU_PAGES])
     scores = jnp.broadcast_to(jnp.where(wrong, jnp.nan, jnp.float32(-jnp.inf)), (heads_q, k_tiles, tokens))
     scores, *args = on_one_mesh(scores, *args)
     args = (*args[:CU_Q], jnp.where(wrong, 0, args[CU_Q]), *args[CU_Q + 1:])
@@ -157,7 +163,7 @@ def _chunk_tokens(tokens, num_seqs, heads_q):
 def _query_rows(q, heads_kv, fp4_format):
     """u8 [chunk, Hq, 64] -> fp32 [Hkv, R * chunk, G, group_size]; row r * chunk + c is head r of the KV head, token c."""
     rows = q.transpose(1, 0, 2).reshape(heads_kv, -1, HEAD_DIM // 2)
-    return decode.group_values(rows, scales.FORMATS[fp4_format].group_size)
+    return values.group_values(rows, scales.FORMATS[fp4_format].group_size)
 
 
 def _query_scales(q_scale, token, heads_kv, groups, scale_layout):
@@ -185,7 +191,7 @@ def _key_page(k, k_scale, page_id, groups, scale_layout):
 
 def _page_maxima(q_rows, q_scale, k_codes, k_scale, last, fp4_format):
     """fp32 [Hkv, R * chunk]: maximum over the keys r <= last (position in the page, per token) of a page; NaN wins, -inf if there is none."""
-    k_rows = decode.group_values(k_codes, scales.FORMATS[fp4_format].group_size)
+    k_rows = values.group_values(k_codes, scales.FORMATS[fp4_format].group_size)
     dots = lax.dot_general(q_rows, k_rows, (((3,), (3,)), ((0, 2), (0, 2))), precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
     score = sum_groups(dots, q_scale, k_scale, fp4_format)                       # [Hkv, rows, keys]
     visible = (jnp.arange(PAGE, dtype=jnp.int32)[None] <= last[:, None])[None, None]          # [1, 1, chunk, keys]
@@ -201,11 +207,11 @@ def sum_groups(dots, q_scale, k_scale, fp4_format):
     The combined E8M0 scale qa + ka - 254 is an integer exponent; the NVFP4 one is a product of two 4-bit significands, exact in fp32.
     """
     if fp4_format == "nvfp4":
-        q_value, k_value = decode.ue4m3_value(q_scale), decode.ue4m3_value(k_scale)
+        q_value, k_value = values.ue4m3_value(q_scale), values.ue4m3_value(k_scale)
         terms = [dots[:, g] * (q_value[:, :, None, g] * k_value[:, None, :, g]) for g in range(dots.shape[1])]
         return _in_order(terms)
     q_exp, k_exp = q_scale.astype(jnp.int32), k_scale.astype(jnp.int32)
-    terms = [decode.times_power_of_two(dots[:, g], q_exp[:, :, None, g] + k_exp[:, None, :, g] - 2 * scales.E8M0_BIAS) for g in range(dots.shape[1])]
+    terms = [values.times_power_of_two(dots[:, g], q_exp[:, :, None, g] + k_exp[:, None, :, g] - 2 * scales.E8M0_BIAS) for g in range(dots.shape[1])]
     q_nan, k_nan = ((e == scales.E8M0_NAN).any(-1) for e in (q_exp, k_exp))
     return jnp.where(q_nan[:, :, None] | k_nan[:, None, :], jnp.nan, _in_order(terms))
 

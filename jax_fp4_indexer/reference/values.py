@@ -2,30 +2,32 @@
 
 XLA:CPU treats subnormal fp32 inputs as zero and exp2/ldexp are not exact everywhere, so no value here is built by arithmetic on a subnormal.
 """
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 
 from ..formats import e2m1, scales
 
 
-def _bits_to_float(bits):
+def _bits_to_float(bits: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits.astype(jnp.int32), jnp.float32)
 
 
-def code_value(code):
+def code_value(code: jax.Array) -> jax.Array:
     """int32 codes 0..15 -> fp32 values. Bits 1..2 are the exponent and bit 0 the mantissa: (m + 252) << 22 are the fp32 bits of every m >= 2."""
     magnitude = code & 7
     value = jnp.where(magnitude < 2, magnitude.astype(jnp.float32) * 0.5, _bits_to_float((magnitude + 252) << 22))
     return jnp.where(code >= 8, -value, value)
 
 
-def group_values(packed, group_size):
-    """uint8 [..., D/2] -> fp32 [..., G, group_size]. Within a group the even elements come first: a dot product over the group does not see it."""
+def group_values(packed: jax.Array, group_size: int) -> jax.Array:
+    """uint8 [..., D/2] -> fp32 [..., G, group_size]. Within a group the even elements come first: a dot product over the group is the same."""
     packed = packed.reshape(*packed.shape[:-1], -1, group_size // e2m1.CODES_PER_BYTE).astype(jnp.int32)
     return jnp.concatenate([code_value(packed & 15), code_value(packed >> 4)], axis=-1)
 
 
-def ue4m3_value(byte):
+def ue4m3_value(byte: jax.Array) -> jax.Array:
     """uint8 -> fp32, bit 7 ignored, 0x7F NaN."""
     byte = byte.astype(jnp.int32) & scales.UE4M3_MASK
     normal = _bits_to_float((byte + (120 << 3)) << 20)          # exponent bias 7 -> 127
@@ -33,12 +35,12 @@ def ue4m3_value(byte):
     return jnp.where(byte == scales.UE4M3_NAN, jnp.nan, value)
 
 
-def power_of_two(exponent):
+def power_of_two(exponent: jax.Array) -> jax.Array:
     """fp32 2**exponent for int32 exponents in [-126, 127]."""
     return _bits_to_float((exponent + 127) << 23)
 
 
-def times_power_of_two(x, exponent):
+def times_power_of_two(x: jax.Array, exponent: jax.Array) -> jax.Array:
     """x * 2**exponent for |exponent| <= 254: exact where the result is a normal fp32 number, inf above, possibly zero below 2**-126.
 
     Two factors, each a normal number; the larger share goes first, so the first product leaves the normal range only where the result does.

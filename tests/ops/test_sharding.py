@@ -108,7 +108,7 @@ GOOD = dict(cu_seqlens_q=i32(0, 2, 3), cu_seqlens_k=i32(0, 128, 300), cu_page_of
     (dict(cu_seqlens_q=i32()), ValueError, ("cu_seqlens_q: got int32[0]", "[B+1]")),
     (dict(cu_seqlens_k=i32(0, 300)), ValueError, ("cu_seqlens_k: got 2 entries", "expected 3")),
     (dict(qo_offset=i32(1)), ValueError, ("qo_offset: got 1 entries", "expected 2")),
-    (dict(cu_seqlens_q=i32(0, 4, 3)), ValueError, ("cu_seqlens_q: got a sum that falls", "never falls")),
+    (dict(cu_seqlens_q=i32(0, 4, 3)), ValueError, ("cu_seqlens_q: got a prefix sum that decreases", "expected a non-decreasing prefix sum")),
     (dict(cu_page_offsets=i32(-1, 1, 3)), ValueError, ("cu_page_offsets: got -1 first",)),
     (dict(kv_indices=i32(1, 2)), ValueError, ("cu_page_offsets: got 3 at its end", "the 2 entries of kv_indices")),
     (dict(tokens=1), ValueError, ("tokens: got 1", "at least 2, which shard 0 needs")),
