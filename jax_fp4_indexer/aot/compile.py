@@ -38,13 +38,9 @@ class Result:
 # ---- the worker: one arch
 def launch_facts(kernel):
     """Launch facts of a kernel instance, as the manifest carries them, and `expect`."""
-    params = getattr(kernel, "params", None)
-    if params is None:
-        from ..kernels.device.args import BlockScoresArgs
-        params = BlockScoresArgs.manifest_params()
     return {"name": kernel.name, "block": list(kernel.block), "cluster": list(kernel.cluster), "grid": kernel.grid,
             "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),
-            "tmem_columns": int(kernel.tmem_columns), "params": params, "expect": dict(getattr(kernel, "expect", {}))}
+            "tmem_columns": int(kernel.tmem_columns), "params": kernel.params, "expect": dict(getattr(kernel, "expect", {}))}
 
 
 def instantiate(job):

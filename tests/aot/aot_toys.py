@@ -2,8 +2,8 @@
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from jax_fp4_indexer.kernels.device.args import BlockScoresArgs
-from jax_fp4_indexer.kernels.device.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.block_scores.kernel import BlockScoresArgs, BlockScoresKernel
+from jax_fp4_indexer.kernels.device.args import params_of
 from jax_fp4_indexer.kernels.device.mma import mma_m16n8k16
 from jax_fp4_indexer.kernels.device.ptx import asm
 
@@ -77,7 +77,7 @@ class Crowded(Fill):
 
 
 class WrongParams(Fill):
-    params = BlockScoresArgs.manifest_params()[:-1]
+    params = params_of(BlockScoresKernel.spec)[:-1]
 
     def __init__(self):
         super().__init__()

@@ -14,6 +14,7 @@ import cache      # beside this file, which is run as a script
 
 def compile_one(job):
     from jax_fp4_indexer.aot.compile import instantiate, launch_facts
+    from jax_fp4_indexer.kernels.device.args import alignments_of
     kernel = instantiate(job)
     facts = launch_facts(kernel)
     facts.pop("expect")
@@ -21,13 +22,7 @@ def compile_one(job):
     ptx = ptx if isinstance(ptx, str) else ptx.decode()
     if ".entry" not in ptx:
         raise RuntimeError(f"{facts['name']}: the compiler kept no PTX, but {ptx[:80]!r}")
-    return {**facts, "ptx": ptx}
-
-
-def alignments():
-    """{buffer: bytes its address is promised to be a multiple of}: what the kernels are compiled for."""
-    from jax_fp4_indexer.kernels.device import args
-    return {name: align for name, (_, align) in args._BUFFERS.items()}
+    return {**facts, "ptx": ptx, "alignments": alignments_of(kernel.spec)}
 
 
 def main():
@@ -35,7 +30,7 @@ def main():
     os.dup2(2, 1)       # what the compiler itself prints goes to stderr
     for job in json.load(sys.stdin):
         try:
-            record = {**compile_one(job), "arch": job["arch"], "source": job["source"], "alignments": alignments()}
+            record = {**compile_one(job), "arch": job["arch"], "source": job["source"]}
             cache.replace(pathlib.Path(job["path"]), lambda to: to.write_text(json.dumps(record)))
             answer = {"source": job["source"]}
         except Exception:

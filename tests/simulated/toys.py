@@ -11,8 +11,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
-from jax_fp4_indexer.kernels.device.args import BlockScoresArgs
-from jax_fp4_indexer.kernels.device.kernel import BlockScoresKernel
+from jax_fp4_indexer.kernels.block_scores.kernel import BlockScoresArgs, BlockScoresKernel
 from jax_fp4_indexer.kernels.device.ptx import asm
 from jax_fp4_indexer.kernels.device.ptx_barriers import (
     fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_wait)
@@ -100,7 +99,10 @@ class PageMaxima(BlockScoresKernel):
         self.barriers = self.scales_k + STAGES * self.scale_bytes       # query scales; per stage: keys full, empty, accumulator full, empty
         self.hold = self.barriers + 8 * (1 + 4 * STAGES)
         self.dynamic_shared_bytes = self.hold + 8
-        self.params = BlockScoresArgs.manifest_params() + [{"tensor_map": {
+
+    @property
+    def params(self):
+        return [*super().params, {"tensor_map": {
             "buffer": "k", "dtype": "u8", "dims": [64, 128, "num_pages*heads_kv"], "strides": [64, 8192], "box": [64, 128, 1], "swizzle": "64", "l2_promotion": "128"}}]
 
     def keys_layout(self):

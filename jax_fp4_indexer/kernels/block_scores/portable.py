@@ -21,7 +21,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ..addressing.ragged import TABLE_BYTES, table_from
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresKernel
 from ..device.ptx_memory import evict_first, ldg32
 from ..epilogues.fill_by_table import fill_rest
 from ..epilogues.fill_ragged import fill_invisible

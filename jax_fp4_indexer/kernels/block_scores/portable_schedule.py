@@ -2,7 +2,7 @@
 import cutlass
 import cutlass.cute as cute
 
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresKernel
 from .portable import PORTABLE_ITEM_ROWS
 from .prefill_schedule import schedule_shared_bytes, scratch_layout, write_table, write_token_pages
 

@@ -22,8 +22,7 @@ from cutlass.cute.nvgpu import cpasync
 from ...configs.block_scores import CODE_BYTES, PAGE
 from ..addressing.ragged import table_from
 from ..device import tcgen05
-from ..device.args import BlockScoresArgs
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from ..device.ptx_memory import evict_first, lds32
 from .sm100_compute import multiply_tiles, reduce_tiles
 from .sm100_config import ALIGN, Config, GATHER, LOAD, MMA, OTHER_REGISTERS, REDUCE_REGISTERS, TMEM_COLUMNS
@@ -48,7 +47,10 @@ class Sm100Kernel(BlockScoresKernel):
         self.name = config.name
         self.block = (config.threads, 1, 1)
         self.dynamic_shared_bytes = config.shared_bytes
-        self.params = [KEY_MAP] + BlockScoresArgs.manifest_params()
+
+    @property
+    def params(self):
+        return [KEY_MAP, *super().params]
 
     @cute.jit
     def __call__(self, args: BlockScoresArgs):

@@ -18,7 +18,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import QUERY_CHUNK, QUERY_FLAG_HEADS, Scratch
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresKernel
 from ..device.ptx_math import popc
 from ..device.ptx_memory import ld32, ldg32, ldg_v4, lds32, stg32, stg64, stg_v4, sts32
 from ..device.ptx_warp import ballot_le, redux

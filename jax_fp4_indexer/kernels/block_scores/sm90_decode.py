@@ -34,8 +34,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from ..device.args import BlockScoresArgs
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from ..device.ptx_barriers import fence_async_shared, fence_mbarrier_init, mbarrier_init, mbarrier_wait
 from ..device.ptx_math import bits_f32, fmax_nan, fmul, mad_wide, opaque, select_f32, shr
 from ..device.ptx_memory import stg32_streaming, stg_f32_if

@@ -36,8 +36,7 @@ from cutlass import Float32, Int32, Int64, const_expr
 
 from ..addressing.ragged import table_from
 from ..device import wgmma
-from ..device.args import BlockScoresArgs
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from ..device.ptx_barriers import bar_arrive, bar_sync, mbarrier_wait
 from ..device.ptx_math import and_, bits_f32, fmax_nan, fmul, opaque, pack64, select_f32
 from ..device.ptx_memory import lds128, lds128_f32, stg_f32_if, sts128_f32

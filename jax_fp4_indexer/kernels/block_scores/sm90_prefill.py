@@ -30,7 +30,7 @@ from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE, Scratch
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresKernel
 from ..device.ptx_barriers import (
     bar_arrive, bar_sync, fence_mbarrier_init, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_passed,
     mbarrier_wait,

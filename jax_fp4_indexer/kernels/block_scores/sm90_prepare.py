@@ -24,7 +24,7 @@ from cutlass import Int32, Int64, const_expr
 from ...configs.block_scores import (
     INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW, WIDE_PAGE_BYTES,
 )
-from ..device.kernel import BlockScoresKernel
+from .kernel import BlockScoresKernel
 from ..device.ptx_math import outside, pack64, select
 from ..device.ptx_memory import ldg32, ldg_u8, lds128, lds64, stg32, stg64, stg_v4, sts32, sts_v4
 from ..device.ptx_warp import redux

@@ -1,59 +1,56 @@
-"""The parameters of every block-score kernel, in order: the one statement of the launch ABI (the manifest is written from it)."""
+"""The parameters of an op's kernels, from its spec: a pointer for each buffer, then an int32 for each scalar, in the spec's order.
+
+The kernels, the manifest (and through it the launcher) and the simulator all read the order, the types and the alignments from here.
+"""
 import dataclasses
+import functools
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.runtime import make_ptr
 
-# name -> (element type, alignment in bytes that the FFI handler guarantees)
-_BUFFERS = {
-    "q": (cutlass.Uint8, 128), "k": (cutlass.Uint8, 128), "q_scale": (cutlass.Uint8, 32), "k_scale": (cutlass.Uint8, 32),
-    "kv_indices": (cutlass.Int32, 4), "cu_seqlens_q": (cutlass.Int32, 4), "cu_seqlens_k": (cutlass.Int32, 4),
-    "cu_page_offsets": (cutlass.Int32, 4), "qo_offset": (cutlass.Int32, 4), "head_scale": (cutlass.Float32, 4),
-    "scores": (cutlass.Float32, 16), "scratch": (cutlass.Uint8, 128),
+from ...specs.spec import Cases, OpSpec
+
+_ELEMENTS = {
+    "uint8": cutlass.Uint8,
+    "int32": cutlass.Int32,
+    "float32": cutlass.Float32,
+    "float16": cutlass.Float16,
+    "bfloat16": cutlass.BFloat16,
+    "float8_e4m3fn": cutlass.Float8E4M3FN,
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockScoresArgs:
-    """Pointers to global memory, then sizes. See docs/architecture.md for shapes and meaning."""
-    q: cute.Pointer
-    k: cute.Pointer
-    q_scale: cute.Pointer
-    k_scale: cute.Pointer
-    kv_indices: cute.Pointer
-    cu_seqlens_q: cute.Pointer
-    cu_seqlens_k: cute.Pointer
-    cu_page_offsets: cute.Pointer
-    qo_offset: cute.Pointer
-    head_scale: cute.Pointer
-    scores: cute.Pointer
-    scratch: cute.Pointer
-    num_seqs: Int32
-    num_pages: Int32
-    num_indices: Int32
-    tokens: Int32
-    k_tiles: Int32
-    heads_q: Int32
-    heads_kv: Int32
-    mask: Int32
-    first_page: Int32
-    pages_per_pass: Int32
+@functools.cache
+def args_of(spec: OpSpec) -> type:
+    """The dataclass that a kernel of the op gets, named after it: `BlockScoresArgs` of "block_scores".
 
-    @classmethod
-    def example(cls):
-        """Arguments to compile with (types only; no memory behind them)."""
-        values = {}
-        for field in dataclasses.fields(cls):
-            if field.name in _BUFFERS:
-                dtype, align = _BUFFERS[field.name]
-                values[field.name] = make_ptr(dtype, 0, cute.AddressSpace.gmem, assumed_align=align)
-            else:
-                values[field.name] = Int32(1)
-        return cls(**values)
+    A buffer whose dtype depends on an attribute is a pointer to bytes: one kernel may serve several dtypes.
+    """
+    name = "".join(word.capitalize() for word in spec.name.split("_")) + "Args"
+    fields = [(buffer.name, cute.Pointer) for buffer in spec.buffers] + [(scalar, Int32) for scalar in spec.scalars]
+    return dataclasses.make_dataclass(name, fields, frozen=True)
 
-    @classmethod
-    def manifest_params(cls):
-        """The manifest's `params` list."""
-        return [{"buffer": f.name} if f.name in _BUFFERS else {"i32": f.name} for f in dataclasses.fields(cls)]
+
+def example_args(spec: OpSpec):
+    """Arguments to compile with: the types and alignments of the spec, without memory."""
+    pointers = {
+        buffer.name: make_ptr(_element(buffer.dtype), 0, cute.AddressSpace.gmem, assumed_align=buffer.align)
+        for buffer in spec.buffers
+    }
+    return args_of(spec)(**pointers, **{scalar: Int32(1) for scalar in spec.scalars})
+
+
+def params_of(spec: OpSpec) -> list[dict[str, str]]:
+    """The manifest's `params` list of a kernel that takes `args_of(spec)` alone."""
+    return [{"buffer": buffer.name} for buffer in spec.buffers] + [{"i32": scalar} for scalar in spec.scalars]
+
+
+def alignments_of(spec: OpSpec) -> dict[str, int]:
+    """{buffer: bytes that its address is a multiple of}."""
+    return {buffer.name: buffer.align for buffer in spec.buffers}
+
+
+def _element(dtype: str | Cases) -> type:
+    return cutlass.Uint8 if isinstance(dtype, Cases) else _ELEMENTS[dtype]
