@@ -7,7 +7,8 @@
 #   make test-all       make test, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-anchors   kernels that others wrote, from a wheel that pip downloads (100 MB), in the PTX simulator
-#   make simulate-again the whole case table in the PTX simulator, every variant and schedule, anew (hours); make test-all runs what tests/ptxsim/results lacks
+#   make evidence       renews the lines of tests/evidence/ledger.json that are of other kernels, rows or another simulator (hours after a change of the simulator)
+#   make release-check  what must hold before a release: no line of the ledger is stale
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
 #   make memcheck       the small cases under compute-sanitizer (CUDA toolkit), on all GPUs found;   make racecheck | synccheck: the fewest that run every kernel
@@ -33,7 +34,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all simulate-again test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
+.PHONY: venv cubins library wheel demo example test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
 
 venv: $(READY)
 
@@ -75,7 +76,7 @@ test-smoke: venv
 	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
-	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep
+	$(MAKE) evidence
 	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/simulated tests/fuzz/test_simulated.py
 	$(BIN)/python tests/packaging/installations.py --jax 0.9.1,newest
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
@@ -85,8 +86,11 @@ test-all: test
 test-anchors: venv
 	$(BIN)/python -m pytest tests/ptxsim/anchors/checks.py
 
-simulate-again: library
-	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep --again
+evidence: cubins library
+	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep
+
+release-check: cubins library
+	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep status
 
 two-gpus: cubins library
 	$(BIN)/python tests/parity/two_gpus.py benchmarks/results/h200-x2/block_scores.json

@@ -1,9 +1,9 @@
-"""PTX of the kernels of aot/variants.py, compiled from the tree and kept by fingerprint.
+"""PTX of the kernels of the tree: what the ahead-of-time build has kept next to its cubins, or compiled here and kept by fingerprint.
 
     kernel = kernels.load([variants.KERNELS[0]])[0]      # Kernel: name, arch, program, launch facts
 
-A record in the cache folder is found by all that the PTX depends on: the sources of the kernel's modules, its configuration and the
-DSL's version, as the ahead-of-time build sees them.
+A fingerprint holds all that the PTX depends on: the sources of the kernel's modules, its configuration and the DSL's version. `JFI_PTXSIM_LINES=1` compiles
+here in any case, with the lines of the Python sources that instructions come from: reports then name them.
 """
 import dataclasses
 import functools
@@ -19,7 +19,8 @@ import tempfile
 import numpy as np
 
 import jax_fp4_indexer
-from jax_fp4_indexer.aot import manifest
+from jax_fp4_indexer import specs
+from jax_fp4_indexer.aot import manifest, variants
 
 from . import cache
 from .decode import Program
@@ -41,7 +42,6 @@ class Kernel:
     ptx: str
     grid: dict = None
     tmem_columns: int = 0
-    fingerprint: str = ""   # of the sources that it was compiled from
 
     @property
     def text(self):
@@ -102,6 +102,33 @@ def _record_path(kernel):
     return cache.folder() / "ptx" / f"{fingerprint(kernel)}.lines.json"
 
 
+def _alignments(kernel):
+    """{buffer: bytes that its address is a multiple of}: what the op's handler checks before it launches the kernel. A kernel of no variant (toys) has the buffers of block scores."""
+    op = next((v.op for v in variants.VARIANTS if kernel in v.launches), "block_scores")
+    return {b.name: b.align for b in specs.OPS[op].buffers}
+
+
+@functools.cache
+def _built_entries():
+    """{(arch, source): entry} of the manifest of the ahead-of-time build, empty if there is none."""
+    try:
+        return {(e["arch"], e["source"]): e for e in manifest.read(manifest.DEFAULT_FOLDER)["kernels"]}
+    except manifest.ManifestError:
+        return {}
+
+
+def _built(kernel):
+    """The Kernel that the ahead-of-time build made of the sources as they are now, or None."""
+    entry = None if os.environ.get("JFI_PTXSIM_LINES") == "1" else _built_entries().get((kernel.arch, kernel.source))
+    if entry is None or entry["fingerprint"] != manifest.fingerprint(kernel, manifest.dsl_version()):
+        return None
+    path = (manifest.DEFAULT_FOLDER / entry["cubin"]).with_suffix(".ptx")
+    if not path.is_file():
+        return None
+    return Kernel(entry["name"], kernel.arch, kernel.source, tuple(entry["block"]), tuple(entry["cluster"]), entry["dynamic_shared_bytes"], entry["params"], _alignments(kernel),
+                  path.read_text(), entry["grid"], entry["tmem_columns"])
+
+
 def _compile(arch, jobs):
     """Compile `jobs` of one arch from a snapshot of the package."""
     with tempfile.TemporaryDirectory(prefix="ptxsim_") as scratch:
@@ -133,24 +160,24 @@ _loaded = {}
 
 
 def load(kernels):
-    """[variants.Kernel] -> [Kernel] in order; what the cache does not hold is compiled first, one process an arch.
+    """[variants.Kernel] -> [Kernel] in order; what neither the build nor the cache holds is compiled first, one process an arch.
 
     One object a kernel and process, so that counts of executed instructions add up. RuntimeError with the compiler's words if one does not compile.
     """
     if manifest.dsl_version() is None:
         raise RuntimeError(f"{manifest.DSL} is not installed; pip install 'jax-fp4-indexer[dev]'")
-    paths = {k: _record_path(k) for k in kernels}
     missing = {}
-    for kernel, path in paths.items():
-        if not path.is_file():
-            job = {**dataclasses.asdict(kernel), "source": kernel.source, "path": str(path)}
+    for kernel in (k for k in kernels if k not in _loaded):
+        if found := _built(kernel):
+            _loaded[kernel] = found
+        elif not _record_path(kernel).is_file():
+            job = {**dataclasses.asdict(kernel), "source": kernel.source, "path": str(_record_path(kernel))}
             missing.setdefault(kernel.arch, []).append(job)
     for arch, jobs in missing.items():
         _compile(arch, jobs)
     if missing:
         _forget_old(cache.folder() / "ptx")
-    for path in paths.values():
-        if path not in _loaded:
-            record = json.loads(path.read_text())
-            _loaded[path] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"]), "fingerprint": path.name.partition(".")[0]})
-    return [_loaded[paths[k]] for k in kernels]
+    for kernel in (k for k in kernels if k not in _loaded):
+        record = json.loads(_record_path(kernel).read_text())
+        _loaded[kernel] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"]), "alignments": _alignments(kernel)})
+    return [_loaded[k] for k in kernels]

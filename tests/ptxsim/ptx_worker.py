@@ -22,7 +22,7 @@ def compile_one(job):
     ptx = ptx if isinstance(ptx, str) else ptx.decode()
     if ".entry" not in ptx:
         raise RuntimeError(f"{facts['name']}: the compiler kept no PTX, but {ptx[:80]!r}")
-    return {**facts, "ptx": ptx, "alignments": alignments_of(kernel.spec)}
+    return {**facts, "ptx": ptx}
 
 
 def main():

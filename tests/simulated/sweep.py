@@ -1,12 +1,14 @@
-"""Runs the whole list of cases and keeps what came out in results/ (records.py). Goes on where it stopped: what is recorded of the same kernels is not run again.
+"""Runs the whole list of cases and keeps what came out in the ledger (ledger.py). Goes on where it stopped: what the ledger or the cache of results holds is not run again.
 
-    PYTHONPATH=tests python -m simulated.sweep                                  everything that is missing
-    PYTHONPATH=tests python -m simulated.sweep direct sm_100a decode            variants whose label holds these words
-    PYTHONPATH=tests python -m simulated.sweep stand_in 10.0 --schedules eager,lazy
-    PYTHONPATH=tests python -m simulated.sweep --again                          all of it anew
-    PYTHONPATH=tests python -m simulated.sweep status | forget | table          what is missing; remove stale records; README.md's table, which a sweep writes too
+    PYTHONPATH=.:tests python -m simulated.sweep                                everything that is missing or stale (make evidence)
+    PYTHONPATH=.:tests python -m simulated.sweep direct sm_100a decode          variants whose name holds these words
+    PYTHONPATH=.:tests python -m simulated.sweep stand_in 10.0 --schedules eager,lazy
+    PYTHONPATH=.:tests python -m simulated.sweep --again                        all of it anew
+    PYTHONPATH=.:tests python -m simulated.sweep status                         what is missing or stale; exit code 1 if anything is
+    PYTHONPATH=.:tests python -m simulated.sweep table                          README.md's table anew, which a sweep writes too
 
-`direct` is a variant of aot/variants.py in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
+`direct` is a variant of the table of variants in all schedules. `stand_in` is jax.jit on a pretended GPU, whose classes of calls are "<capability>.<implementation>.<format>.<layout>".
+Several processes may share the work: --part 2/3 takes every third line, from the second on; each writes what it ran.
 """
 import argparse
 import dataclasses
@@ -20,7 +22,7 @@ import time
 from jax_fp4_indexer.aot import variants
 from ptxsim import kernels
 
-from . import cases, records, selection, summary
+from . import cases, ledger, results, selection, summary
 
 # The order is that of the work: Blackwell's own kernels, portable ones, those of sm_90a. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
 ARCHS = ("sm_100a", "sm_103a", "sm_80", "sm_90a", "sm_120a")
@@ -31,7 +33,7 @@ STAND_IN_SCHEDULES = ("eager", "lazy", "random:1")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one record is about."""
+    """What one line of the ledger is about."""
     through: str
     label: str
     path: str               # whose rows: decode, prefill, or both for the portable kernels of a pretended GPU
@@ -40,6 +42,10 @@ class Work:
     variant: object = None          # direct
     implementation: str = ""        # stand_in
     match: str = ""                 # parts of names of rows
+
+    @property
+    def name(self):
+        return f"{self.through}/{self.label}"
 
     @property
     def rows(self):
@@ -61,64 +67,52 @@ def everything():
 
 
 def chosen(words, match=""):
-    found = [dataclasses.replace(w, match=match) for w in everything() if all(word in f"{w.through}.{w.label}" for word in words)]
+    found = [dataclasses.replace(w, match=match) for w in everything() if all(word in w.name for word in words)]
     if not found:
-        sys.exit(f"nothing has {' and '.join(words)} in its name; names look like direct.{selection.label(variants.VARIANTS[0])} and {everything()[0].through}.{everything()[0].label}")
+        sys.exit(f"nothing has {' and '.join(words)} in its name; names look like {' and '.join(sorted({w.through: w.name for w in everything()}.values()))}")
     return found
 
 
-def current(store, work):
-    """The record of `work`, or None if there is none of these kernels."""
-    record = store.read(work.through, work.label)
-    return None if record is None or records.stale(record) else record
+def ids_of(work):
+    return {results.row_id(c) for c in work.rows}
 
 
-def covered(store, work, schedule):
-    """The name of another record in which the same texts ran the same rows, or None: portable kernels of several archs have one text, and
-    what calls through the stand-in driver launched has run. Only of `direct`."""
+def current(lines, work):
+    """The line of `work`, or None if there is none of these kernels, rows and simulator."""
+    value = lines.get(work.name)
+    return None if value is None or ledger.stale(value, ids_of(work)) else value
+
+
+def covered(lines, work, schedule):
+    """The name of another line in which the same texts ran the same rows in the same simulator, or None: portable kernels of several archs have
+    one text, and what calls through the stand-in driver launched has run. Only of `direct`."""
     if work.through != "direct":
         return None
-    entries, rows = _entries(kernels.load(work.variant.launches)), {records.row_id(c) for c in work.rows}
-    for r in store.records():
-        if (r["through"], r["label"]) != (work.through, work.label) and schedule in r["runs"] and records.same_kernels(r["kernels"], entries):
-            done = store.tally(r["runs"][schedule])
-            if done.good and set(done.rows) == rows:
-                return f"{r['through']}.{r['label']}"
+    texts, rows = sorted(results.stamp(k) for k in kernels.load(work.variant.launches)), results.rows_digest(ids_of(work))
+    for name, value in lines.items():
+        if name != work.name and schedule in value["schedules"] and not value["wrong"] and (value["rows"], value["simulator"]) == (rows, results.simulator()) \
+                and sorted(e["text"] for e in value["kernels"].values()) == texts:
+            return name
     return None
 
 
-def missing(store, record, work, schedule):
-    """(rows to run, the Tally to add them to or None)."""
-    rows = work.rows
-    if record is None or schedule not in record["runs"]:
-        return rows, None
-    done = store.tally(record["runs"][schedule])
-    have, ids = set(done.rows), {records.row_id(c): c for c in rows}
-    if not done.good or not have <= ids.keys():     # wrong, or a row has changed: its old result cannot be taken out of the sums
-        return rows, None
-    return [c for i, c in ids.items() if i not in have], done
-
-
-def _entries(compiled):
-    return [records.kernel_entry(k) for k in compiled]
-
-
-def _forget_counts(compiled):
-    for k in compiled:
-        k.hits[:] = 0
-        k.phases.clear()
+def missing(lines, work):
+    """The schedules that have not run, in order."""
+    value = current(lines, work)
+    done = [] if value is None or value["wrong"] else value["schedules"]
+    return [s for s in work.schedules if s not in done and not covered(lines, work, s)]
 
 
 class _Direct:
-    def run(self, work, schedule, rows, tally):
-        """Fill the tally. Returns the compiled kernels that were launched."""
-        compiled = kernels.load(work.variant.launches)
-        _forget_counts(compiled)
-        for case in rows:
-            outcome, problems = selection.run(compiled, work.variant, case, schedule)
-            tally.count(case, work.path, outcome and outcome.scores, outcome.faults if outcome else problems)
-            tally.instructions += outcome.insts if outcome else 0
-        return compiled
+    def run(self, work, schedule, again=False):
+        """(compiled kernels that were launched, ledger.Sum) of every row."""
+        compiled, total = kernels.load(work.variant.launches), ledger.Sum()
+        rows, _ = results.sweep(compiled, work.variant, schedule, work.rows, again=again)
+        for row in rows:
+            total.add(row)
+            for i, k in enumerate(compiled if row.hits else ()):
+                total.see(ledger.name_of(k), row.executed(i, len(k.program.code)), row.phases[i])
+        return compiled, total
 
 
 class _PretendedGpu:
@@ -131,38 +125,39 @@ class _PretendedGpu:
         self.stand_in, self.device = stand_in, stand_in.install(tuple(int(x) for x in capability.split(".")), table=table)
         self.work, self.programs = None, {}
 
-    def run(self, work, schedule, rows, tally):
-        """As _Direct.run."""
+    def run(self, work, schedule, again=False):
+        """As _Direct.run; every row runs."""
         if work != self.work:
             self.work, self.programs = work, {}
-        launched, self.device.schedule = set(), schedule
-        _forget_counts(self.device.kernels.values())
-        for case in rows:
+        launched, total, self.device.schedule = set(), ledger.Sum(), schedule
+        for k in self.device.kernels.values():
+            k.hits[:] = 0
+            k.phases.clear()
+        for case in work.rows:
             inp = selection.built(case.table)[0]
             if case.name not in self.programs:
                 self.programs[case.name] = self.stand_in.program(inp, work.layout, work.implementation, case.passes_of)
             scores = self.stand_in.call(self.device, self.programs[case.name], inp, work.layout)
             launched |= set(self.device.launched)
-            tally.instructions += self.device.instructions
-            tally.count(case, work.path, scores, self.device.problems)
-        return [k for symbol, k in self.device.kernels.items() if symbol in launched]
+            row = results.judged(case, work.path, scores, self.device.problems)
+            row.instructions = self.device.instructions
+            total.add(row)
+        compiled = [k for symbol, k in self.device.kernels.items() if symbol in launched]
+        for k in compiled:
+            total.see(ledger.name_of(k), k.hits > 0, dict(k.phases))
+        return compiled, total
 
 
-def run(store, work, schedule, runner, again=False):
-    """One schedule of one Work: what is missing is run and recorded. Returns the Tally of it, or None if nothing was missing."""
-    record = None if again else current(store, work)
-    rows, before = missing(store, record, work, schedule)
-    if not rows:
-        return None
-    tally, start = records.Tally(), time.time()
-    launched = runner.run(work, schedule, rows, tally)
-    tally.see(launched)
-    tally.seconds = time.time() - start
-    store.write(work.through, work.label, _entries(launched), {schedule: before.add(tally) if before else tally}, keep=current(store, work) is not None)
-    return tally
+def run(book, work, schedule, runner, again=False):
+    """One schedule of one Work is run and put into the ledger. Returns its Sum."""
+    start = time.time()
+    compiled, total = runner.run(work, schedule, again)
+    total.seconds = time.time() - start
+    book.put(work.name, lambda old: ledger.with_schedules(old, ledger.line(compiled, {schedule: total})))
+    return total
 
 
-def _work_through(store, pairs, runner, args):
+def _work_through(book, pairs, runner, args):
     """pairs: (Work, schedule) in order. Returns whether anything was wrong."""
     bad = False
     for work, schedule in pairs:
@@ -171,77 +166,75 @@ def _work_through(store, pairs, runner, args):
         if time.time() > args.deadline:
             print("stopped: the time is over", flush=True)
             break
-        tally = None if not args.again and covered(store, work, schedule) else run(store, work, schedule, runner, args.again)
-        if tally:
-            bad |= not tally.good
-            print(f"{work.through} {work.label} {schedule}: {len(tally.rows)} rows, {tally.exact} exact, {tally.reports} reports, {len(tally.wrong)} wrong, "
-                  f"{tally.seconds:.1f} s, {tally.instructions / 1e6:.1f} M warp instructions", *tally.wrong[:3], sep="\n  ", flush=True)
+        if not args.again and schedule not in missing(book.lines(), work):
+            continue
+        total = run(book, work, schedule, runner, args.again)
+        bad |= bool(total.wrong)
+        print(f"{work.name} {schedule}: {len(total.ids)} rows, {total.exact} exact, {total.reports} reports, {len(total.wrong)} wrong, "
+              f"{total.seconds:.1f} s, {total.instructions / 1e6:.1f} M warp instructions", *total.wrong[:3], sep="\n  ", flush=True)
     return bad
 
 
 def _sweep(args):
-    store, works = records.Store(args.results), chosen(args.words, args.cases)
+    book, works = ledger.Ledger(args.ledger), chosen(args.words, args.cases)
+    index, count = (int(x) for x in args.part.split("/"))
+    works = works[index - 1::count]
     if args.capability:         # a process of its own, for it pretends one GPU for good
         os.environ["JAX_PLATFORMS"] = "cpu"
         works = [w for w in works if w.through == "stand_in" and w.label.startswith(args.capability)]
-        return _work_through(store, itertools.product(works, selection.SCHEDULES), _PretendedGpu(args.capability, works), args)      # schedules share programs
+        return _work_through(book, itertools.product(works, selection.SCHEDULES), _PretendedGpu(args.capability, works), args)      # schedules share programs
     bad = False
     kernels.load(variants.kernels_of([w.variant for w in works if w.variant]))      # one compiler process an arch
     for through, group in itertools.groupby(works, lambda w: w.through):
         if through == "direct":
             pairs = [(work, schedule) for schedule, work in itertools.product(selection.SCHEDULES, list(group))]     # if the time ends, all has run in some schedule
-            bad |= _work_through(store, pairs, _Direct(), args)
+            bad |= _work_through(book, pairs, _Direct(), args)
             continue
         for capability in dict.fromkeys(".".join(w.label.split(".")[:2]) for w in group):
             minutes = ["--minutes", str((args.deadline - time.time()) / 60)] if args.minutes else []
-            options = [*args.words, "--results", args.results, "--schedules", args.schedules, "--cases", args.cases, "--capability", capability, *["--again"] * args.again, *minutes]
+            options = [*args.words, "--ledger", args.ledger, "--schedules", args.schedules, "--cases", args.cases, "--part", args.part, "--capability", capability, *["--again"] * args.again, *minutes]
             bad |= subprocess.run([sys.executable, "-m", "simulated.sweep", *map(str, options)]).returncode != 0
-    _finish(store)
+    _write_table(book)
     return bad
 
 
-def _finish(store):
-    if store.folder == records.FOLDER:
-        summary.README.write_text(summary.replaced(summary.README.read_text(), store.records()))
+def _write_table(book):
+    if book.path == ledger.FILE:
+        summary.README.write_text(summary.replaced(summary.README.read_text(), book.lines()))
 
 
-def status(store, words):
-    """A line for each Work of which something is missing. Returns how many there are."""
-    count = 0
+def status(book, words):
+    """A sentence for each Work of which something is stale or missing."""
+    found, lines = [], book.lines()
     for work in chosen(words):
-        record = store.read(work.through, work.label)
-        old = records.stale(record) if record else []
-        left = {schedule: len(missing(store, None if old else record, work, schedule)[0]) for schedule in work.schedules}
-        left = {schedule: n for schedule, n in left.items() if n and not covered(store, work, schedule)}
-        if old or left:
-            count += 1
-            print(f"{work.through} {work.label}: " + "; ".join([*old, "rows to run: " + ", ".join(f"{s} {n}" for s, n in left.items())]))
-    return count
+        old = ledger.stale(lines[work.name], ids_of(work)) if work.name in lines else []
+        left = missing(lines, work)
+        if left:
+            found.append(f"{work.name}: " + "; ".join([*old, "schedules to run: " + ", ".join(left)]))
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m simulated.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="status, forget or table; else parts of names, all of which a name has to hold")
+    parser.add_argument("words", nargs="*", help="status or table; else parts of names, all of which a name has to hold")
     parser.add_argument("--schedules", default="", help="of these only")
-    parser.add_argument("--again", action="store_true", help="run also what is recorded")
+    parser.add_argument("--again", action="store_true", help="run also what the ledger and the cache of results hold")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
-    parser.add_argument("--results", default=records.FOLDER, type=pathlib.Path)
-    parser.add_argument("--cases", default="", help="parts of names of rows, separated by commas; only with --results of your own")
+    parser.add_argument("--part", default="1/1", help="every n-th line, from the i-th on, as i/n")
+    parser.add_argument("--ledger", default=ledger.FILE, type=pathlib.Path)
+    parser.add_argument("--cases", default="", help="parts of names of rows, separated by commas; only with a --ledger of your own")
     parser.add_argument("--capability", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.cases and args.results == records.FOLDER:
-        parser.error("--cases leaves rows out: name a folder with --results, so that the tree's records stay whole")
+    if args.cases and args.ledger == ledger.FILE:
+        parser.error("--cases leaves rows out: name a file with --ledger, so that the tree's lines stay whole")
     args.deadline = time.time() + 60 * args.minutes if args.minutes else float("inf")
-    store, command = records.Store(args.results), args.words[0] if args.words else ""
+    book, command = ledger.Ledger(args.ledger), args.words[0] if args.words else ""
     if command == "status":
-        sys.exit(status(store, args.words[1:]) > 0)
-    elif command == "forget":
-        for record in store.records():
-            if records.stale(record):
-                store.forget(record["through"], record["label"])
-                print(f"removed: {record['through']} {record['label']}")
+        found = status(book, args.words[1:])
+        print(*found, *[f"renew: {ledger.RENEW}"] * bool(found), sep="\n")
+        sys.exit(bool(found))
     elif command == "table":
-        _finish(store)
+        _write_table(book)
     else:
         sys.exit(_sweep(args))
 

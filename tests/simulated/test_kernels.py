@@ -1,12 +1,13 @@
-"""The kernels of the tree, compiled to PTX and run in the simulator: right scores, no report, every slot written.
+"""The kernels of the tree in the simulator: right scores, no report, every slot written.
 
-One scale layout of every kernel form over the rows of selection.QUICK, eager and in one random order. Every variant over the whole list in every schedule is the
-work of sweep.py, whose records test_records.py reads. A variant whose kernels have the text of one that has run (portable kernels of several archs) is not run again: its result is the other's.
+One scale layout of every kind of kernel over the quick rows, eager and in one random order. What has not changed since it last ran here is not run again (results.py). Every variant
+over the whole list in every schedule is the work of sweep.py, whose ledger test_ledger.py reads. A variant whose kernels have the text of one that has run (portable kernels of several
+archs) finds that one's results.
 """
 import pytest
 
 from ptxsim import kernels
-from simulated import cases, selection
+from simulated import cases, results, selection
 from support import cases as table
 from support.inputs import batch
 
@@ -21,34 +22,15 @@ def compiled():
     return dict(zip(wanted, kernels.load(wanted)))
 
 
-_same = {}
-
-
-def same_text(compiled, variant):
-    """The kernels to run for `variant`: those of the first variant with the same texts."""
-    chosen = [compiled[k] for k in variant.launches]
-    key = (variant.path, variant.format, variant.scale_layout, *(k.text for k in chosen))
-    return _same.setdefault(key, (chosen, {}))
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("variant", VARIANTS, ids=selection.label)
 def test_variant(compiled, variant, schedule):
-    chosen, results = same_text(compiled, variant)
-    if schedule not in results:
-        results[schedule] = sweep(chosen, variant, schedule)
-    problems, slots = results[schedule]
-    assert not problems, f"{len(problems)} problems, the first of them:\n" + "\n".join(problems[:5])
-    assert slots > 1000
-
-
-def sweep(chosen, variant, schedule):
     """elect.sync elects the first lane in the eager order, the last in the other."""
-    problems, slots = [], 0
-    for case, outcome, found in selection.sweep(chosen, variant, schedule, selection.QUICK, elect_last=schedule != "eager"):
-        slots += outcome.scores.size if outcome else 0
-        problems += [f"{case.name}: {p}" for p in found]
-    return problems, slots
+    chosen = [compiled[k] for k in variant.launches]
+    rows, _ = results.sweep(chosen, variant, schedule, cases.of(variant.path, variant.format, selection.QUICK), elect_last=schedule != "eager")
+    problems = [p for row in rows for p in row.wrong]
+    assert not problems, f"{len(problems)} problems, the first of them:\n" + "\n".join(problems[:5])
+    assert sum(row.slots for row in rows) > 1000
 
 
 @pytest.mark.parametrize("row", ("page_id_bad_prefill-mxfp4", "q_lengths_causal_long-nvfp4"))

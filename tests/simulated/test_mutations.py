@@ -1,10 +1,12 @@
 """Changes of single instructions of the kernels that ship: what is recorded of samples of them, and a few again."""
 import json
+import warnings
 
 import pytest
 
 from ptxsim import kernels, mutate
 from simulated import mutations, selection
+from simulated.ledger import StaleEvidence
 
 RECORDS = json.loads(mutations.RECORDS.read_text())
 NOTICED = 0.9           # of the changes that make a difference
@@ -28,6 +30,16 @@ def _family(variant, launch):
     """A launch's kernel class and what of its configuration makes another kernel of it: not the format, the scale layout or the number of columns of a portable one."""
     kernel = VARIANTS[variant].launches[launch]
     return kernel.target.rpartition(":")[2], *(dict(kernel.config).get(key) for key in ("role", "precision", "path", "columns", "widen"))
+
+
+def test_stale_records_are_said():
+    """A record speaks of one text; of another kernel it says nothing."""
+    tree = {(label, i): mutate.text_stamp(k) for label, v in VARIANTS.items() for i, k in enumerate(kernels.load(v.launches))}
+    old = [r for r in RECORDS if tree.get((r["variant"], r["launch"])) != r["text"]]
+    if old:
+        warnings.warn(StaleEvidence(f"the changes of {len(old)} of {len(RECORDS)} kernels in {mutations.RECORDS.name} were made to other texts, e.g. of {old[0]['variant']}; "
+                                    f"renew: PYTHONPATH=.:tests python -m simulated mutate {old[0]['variant']} --sample {old[0]['mutants']} --record"))
+    assert len(old) < len(RECORDS)
 
 
 def test_every_family_has_a_record():
