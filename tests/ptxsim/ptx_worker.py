@@ -14,7 +14,6 @@ import cache      # beside this file, which is run as a script
 
 def compile_one(job):
     from jax_fp4_indexer.aot.compile import instantiate, launch_facts
-    from jax_fp4_indexer.kernels.device.args import alignments_of
     kernel = instantiate(job)
     facts = launch_facts(kernel)
     facts.pop("expect")
