@@ -140,7 +140,7 @@ def problems(cubin, launch, arch):
     elif "per_sm" in launch["grid"]:
         fits = target.ctas_per_sm(threads, cubin.registers, shared)
         if fits < launch["grid"]["per_sm"]:
-            found.append(f"grid: {launch['grid']['per_sm']} CTAs an SM asked for, {fits} fit ({threads} threads, {cubin.registers} registers, {shared} bytes)")
+            found.append(f"grid: {launch['grid']['per_sm']} CTAs an SM requested, {fits} fit ({threads} threads, {cubin.registers} registers, {shared} bytes)")
     sizes = param_sizes(launch["params"])
     if sizes != cubin.param_bytes:
         found.append(f"parameters: the cubin takes {list(cubin.param_bytes)} bytes, the manifest's list has {list(sizes)}")

@@ -36,7 +36,7 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       k_scale: public [num_pages, Hkv, 128, G]; preordered_mma [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4].
       cu_seqlens_q, cu_seqlens_k: [B+1] int32, exclusive prefix sums of query and key lengths (any length >= 0, any B >= 0).
       cu_page_offsets: [B+1] int32, where each sequence's pages start in `kv_indices`.
-      max_seqlen_q: int > 0, the longest query. It chooses the kernel and nothing else: results are right for longer queries too.
+      max_seqlen_q: int > 0, the longest query. It chooses the kernel and nothing else: longer queries are computed correctly too.
       max_seqlen_k: int >= 0. Ktiles = ceil(max_seqlen_k / 128) is the width of the result; keys past it are ignored.
       kv_indices: [N] int32, page ids; block kb of sequence b lies in page kv_indices[cu_page_offsets[b] + kb]. May be longer than the pages in use.
       fp4_format: "nvfp4" or "mxfp4".
@@ -44,21 +44,23 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       qo_offset: [B] int32 or None; any value, only with causal=True.
       scale_layout: "public" or "preordered_mma", see `fp4_indexer_reorder_scales_for_mma`. Same bits from both.
       q_global_scale, k_global_scale: float32 scalar, or one per head ([Hq], [Hkv]); nvfp4 only. They multiply the scores.
-      implementation: None takes what is best for the platform: on a GPU the packed-query "decode" kernel where max_seqlen_q <= 8 and Hq/Hkv <= 16, else
+      implementation: None chooses the best for the platform: on a GPU the packed-query "decode" kernel where max_seqlen_q <= 8 and Hq/Hkv <= 16, else
         the staged "prefill" kernel; elsewhere the reference. "decode" and "prefill" force a path, "portable" forces the kernels that need nothing
-        beyond sm_80, "reference" the plain-jnp definition. Platforms other than CUDA run the reference whatever is named here.
-      max_scratch_bytes: int >= 0, the device memory a prefill may take for itself while it runs (decode takes none). Calls with many queries hold widened key
-        pages, 32 KB a page and KV head; a page list that does not fit is worked in several passes, with the same bits. What has to fit in any
-        case, a page a KV head and about 9 bytes a token, is taken even if the bound is lower; more than 2 GiB is not taken for pages.
+        beyond sm_80, "reference" the plain-jnp definition. Platforms other than CUDA always run the reference.
+      max_scratch_bytes: int >= 0, an upper bound on the temporary device memory of a prefill (decode needs none). A prefill keeps
+        dequantised key pages there: 32 KB for each page and KV head, 48 KB in MXFP4. If the page list does not fit, it is processed in
+        several passes, with the same bits. Two limits hold whatever you pass: one page for each KV head plus about 9 bytes a token is
+        always allocated, and never more than 2 GiB for pages.
 
     Returns:
-      float32 [Hq, Ktiles, Tq]. Every slot is defined: -inf where a block has no key visible to the query (past the sequence, past the mask, rows
-      past cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside [0, num_pages); NaN everywhere where
-      cu_seqlens_q or cu_page_offsets falls. Bytes that do not count never change a bit. Metadata that contradicts itself in other ways is cut to
-      what exists (a sum past its end, too few pages, a falling cu_seqlens_k: length 0); `ragged.validate` finds all such faults on the host.
+      float32 [Hq, Ktiles, Tq]. Every slot is written: -inf where a block has no key visible to the query (after the end of the sequence,
+      hidden by the mask, rows after cu_seqlens_q[-1]); NaN where a visible key has a NaN scale, or where the block's page id is outside
+      [0, num_pages); NaN everywhere if cu_seqlens_q or cu_page_offsets decreases anywhere. Bytes of padding and of masked keys never
+      change a bit. Metadata that contradicts itself in other ways is cut to what exists (a prefix sum past its end, too few pages, a
+      cu_seqlens_k that decreases: length 0). `ragged.validate` finds all such faults on the host.
 
     Raises:
-      TypeError, ValueError: what shapes, dtypes and static arguments show, while tracing.
+      TypeError, ValueError: wrong shapes, dtypes or static arguments, while tracing.
       UnsupportedError: a named implementation has no kernel for this GPU. (None runs the reference then, and warns once.)
     """
     static, arrays = check(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
@@ -112,7 +114,8 @@ def _implementation(named: str | None) -> str:
         raise UnsupportedError(message(OP, "implementation", repr(named), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
     if reason not in _warned:
         _warned.add(reason)
-        warnings.warn(f"{OP}: {reason} Running the plain-jnp reference, which is much slower; implementation=\"reference\" asks for it without this warning.", stacklevel=3)
+        warnings.warn(f"{OP}: {reason} Running the plain-jnp reference, which is much slower. "
+                      "Pass implementation=\"reference\" to choose it without this warning.", stacklevel=3)
     return "reference"
 
 

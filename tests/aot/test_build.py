@@ -140,7 +140,7 @@ BAD = {
     "Spill": ["spills: "],
     "NoMatrix": ["instructions: 0 HMMA; expected 1 or more"],
     "TooMuchShared": ["shared memory: 0 static + 102400 dynamic bytes; sm_80 allows 101376 a CTA"],
-    "Crowded": ["grid: 40 CTAs an SM asked for, 16 fit"],
+    "Crowded": ["grid: 40 CTAs an SM requested, 16 fit"],
     "WrongParams": ["parameters: the cubin takes [8, "],
     "DoesNotTrace": ["planted mistake in the kernel"],
     "Dies": ["the compiler process ended with signal SIGABRT"],

@@ -22,7 +22,7 @@ def test_a_good_kernel_has_no_problems():
     ({}, {"block": [384, 3, 1]}, "1152 threads"),
     ({}, {"block": [100, 1, 1]}, "whole warps"),
     ({}, {"dynamic_shared_bytes": 227 * 1024 - 1023}, "1024 static + 231425 dynamic"),
-    ({}, {"grid": {"per_sm": 2}}, "2 CTAs an SM asked for, 1 fit"),
+    ({}, {"grid": {"per_sm": 2}}, "2 CTAs an SM requested, 1 fit"),
     ({"param_bytes": (8, 8)}, {}, "the cubin takes [8, 8] bytes, the manifest's list has [8, 4]"),
     ({"param_bytes": (8,)}, {}, "the cubin takes [8] bytes"),
     ({"counts": {}}, {}, "0 HGMMA; expected 32 to 32"),
