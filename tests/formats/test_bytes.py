@@ -1,4 +1,5 @@
 """Every E2M1 code and every scale byte against ml_dtypes; the index formulas of the tiled scale order."""
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -34,7 +35,11 @@ def test_e8m0_every_byte():
 def test_ue4m3_every_byte_bit_7_plays_no_part():
     positive = (ALL & 0x7F).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     np.testing.assert_array_equal(scales.ue4m3_value(ALL), positive)
-    assert np.isnan(scales.ue4m3_value(0xFF)) and scales.ue4m3_value(0x7E) == scales.UE4M3_MAX and scales.ue4m3_value(1) == scales.UE4M3_MIN
+    assert (
+        np.isnan(scales.ue4m3_value(0xFF))
+        and scales.ue4m3_value(0x7E) == scales.UE4M3_MAX
+        and scales.ue4m3_value(1) == scales.UE4M3_MIN
+    )
 
 
 @pytest.mark.parametrize("fmt", scales.FORMATS.values(), ids=lambda f: f.name)
@@ -50,7 +55,7 @@ def test_tiled_offset_as_published():
 
 @pytest.mark.parametrize("rows, groups", [(1, 4), (33, 8), (127, 4), (128, 8), (129, 8), (260, 4), (5, 6)])
 def test_tiled_index_offset_and_storage_agree(rows, groups):
-    values = np.arange(rows * groups, dtype=np.int32).reshape(rows, groups) + 1         # a different value everywhere
+    values = np.arange(rows * groups, dtype=np.int32).reshape(rows, groups) + 1  # a different value everywhere
     tiled = scale_layout.to_tiled(values, fill=-7)
     assert tiled.shape == scale_layout.tiled_shape(rows, groups)
     for row in range(rows):
