@@ -71,6 +71,8 @@ def build(folder, table, archs, only, quiet):
         for problem in e.problems:
             click.echo(problem, err=True)
         raise click.ClickException(f"{len(e.problems)} problems; the manifest holds the kernels that passed") from None
+    for sentence in result.unchecked:
+        click.echo(f"not checked: {sentence}", err=True)
     click.echo(f"{len(result.compiled)} compiled, {len(result.skipped)} up to date; {len(result.manifest['kernels'])} kernels, "
                f"{len(result.manifest['variants'])} variants in {folder}")
 
@@ -215,7 +217,7 @@ def explain(name, folder, capability, columns, implementation):
 @click.argument("name")
 @_folder
 @click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these.")
-@click.option("--hazards", is_flag=True, help="Instead of the code: accumulator registers written while a WGMMA on them is in flight.")
+@click.option("--hazards", is_flag=True, help="Instead of the code: registers that are written while a WGMMA in flight uses them.")
 def sass(name, folder, archs, hazards):
     """Disassemble the kernels whose name holds NAME (needs nvdisasm)."""
     kernels = [k for k in _find(_read(folder), name)[0] if not archs or k["arch"] in archs]

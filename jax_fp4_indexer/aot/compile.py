@@ -30,9 +30,11 @@ class BuildError(Exception):
 
 @dataclasses.dataclass
 class Result:
+    """`unchecked`: sentences about gates that could not be asked, because a program is missing."""
     compiled: list
     skipped: list
     manifest: dict
+    unchecked: list = dataclasses.field(default_factory=list)
 
 
 # ---- the worker: one arch
@@ -67,7 +69,10 @@ def compile_one(job, folder):
     if ".entry" not in ptx:
         return {"problems": [f"the compiler kept no PTX, but {ptx[:80]!r} (does CUTE_DSL_DUMP_DIR exist?)"]}
     found = inspect.read_cubin(cubin)
-    problems = inspect.problems(found, {**facts, "expect": expect}, job["arch"]) + inspect.ptxas_problems(ptx, job["arch"])
+    problems, unchecked = inspect.problems(found, {**facts, "expect": expect}, job["arch"]), []
+    if inspect.matrix_kernel(found):
+        for more, not_asked in (inspect.ptxas_problems(ptx, job["arch"]), inspect.hazard_problems(cubin)):
+            problems, unchecked = problems + more, unchecked + not_asked
     path = f"{job['arch']}/{facts['name']}.cubin"
     entry = {**facts, "arch": job["arch"], "cubin": path, "sha256": manifest.sha256(cubin), "symbol": found.symbol, "registers": found.registers,
              "spill_bytes": found.stack_bytes, "static_shared_bytes": found.static_shared_bytes, "instructions": found.instructions,
@@ -75,7 +80,7 @@ def compile_one(job, folder):
     if not problems:
         manifest.write_atomically(pathlib.Path(folder) / path, cubin)
         manifest.write_atomically((pathlib.Path(folder) / path).with_suffix(".ptx"), ptx.encode())
-    return {"entry": entry, "problems": problems}
+    return {"entry": entry, "problems": problems, "unchecked": unchecked}
 
 
 def worker():
@@ -157,7 +162,7 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
         if selected and (kernel.arch, kernel.source) not in entries:
             job = {**dataclasses.asdict(kernel), "source": kernel.source, "fingerprint": manifest.fingerprint(kernel, dsl)}
             jobs.setdefault(kernel.arch, []).append(job)
-    compiled, problems, shown = [], [], {""}
+    compiled, problems, shown, unchecked = [], [], {""}, {}
 
     def one_arch(arch):
         return list(_run_worker(arch, jobs[arch], folder, log))
@@ -167,6 +172,8 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
         for arch, answers in zip(order, pool.map(one_arch, order)):
             for job, answer in answers:
                 name = answer.get("entry", {}).get("name", job["source"])
+                for sentence in answer.get("unchecked", ()):
+                    unchecked.setdefault(sentence, []).append(name)
                 if answer["problems"]:
                     where = answer.get("traceback", "")
                     problems += [f"{arch} {name}: {p}" + (f"\n{where}" if where not in shown else "") for p in answer["problems"]]
@@ -183,7 +190,7 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
             path.unlink()
     if problems:
         raise BuildError(problems)
-    return Result(compiled, skipped, whole)
+    return Result(compiled, skipped, whole, [f"{sentence} ({len(names)} kernels)" for sentence, names in sorted(unchecked.items())])
 
 
 def _double_names(entries):

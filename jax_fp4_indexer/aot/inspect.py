@@ -162,32 +162,63 @@ def wgmma_problems(counts):
     return []
 
 
-SERIALISED = {"C7514": "WGMMA is serialised", "C7517": "a wait was inserted before WGMMA"}
+# What ptxas says where WGMMA does not overlap: C7512 and its like name the reason.
+SERIALISED = re.compile(r"C75(?:12|14|17)\b|wgmma\S* instructions are serialized|wgmma\.wait_group is injected")
 
 
-def ptxas_problems(ptx, arch):
-    """What `ptxas -v` says of WGMMA in `ptx` (text). Empty where there is no ptxas on PATH, or the kernel has no wgmma: the gate is then the instruction count."""
-    ptxas = shutil.which("ptxas")
-    if not ptxas or "wgmma" not in ptx:
-        return []
+def matrix_kernel(cubin: Cubin) -> bool:
+    """Whether a kernel uses WGMMA, which the two gates below are about."""
+    return bool(cubin.counts.get("HGMMA") or cubin.counts.get("IGMMA"))
+
+
+def ptxas_problems(ptx: str, arch: str) -> tuple[list[str], list[str]]:
+    """What ptxas of the wheel nvidia-cuda-nvcc says of WGMMA in `ptx`: (problems, what could not be checked), sentences."""
+    ptxas = package_tool("ptxas")
+    if not ptxas:
+        return [], ["ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"]
     with tempfile.TemporaryDirectory() as tmp:
         source = os.path.join(tmp, "kernel.ptx")
         with open(source, "w") as f:
             f.write(ptx)
         done = subprocess.run([ptxas, f"-arch={arch}", "-v", source, "-o", os.path.join(tmp, "kernel.cubin")], capture_output=True, text=True)
     text = done.stdout + done.stderr
-    return [f"ptxas {code}: {meaning}" for code, meaning in SERIALISED.items() if code in text]
+    if done.returncode:
+        return [], [f"ptxas was not asked whether it serialises WGMMA: {ptxas} does not take the PTX ({' '.join(text.split())[:200]}); "
+                    "pip install --upgrade nvidia-cuda-nvcc"]
+    return [f"ptxas: {line.partition(':')[2].strip() or line.strip()}" for line in text.splitlines() if SERIALISED.search(line)], []
+
+
+def hazard_problems(data: bytes) -> tuple[list[str], list[str]]:
+    """`clobbers` of the bytes of a cubin: (problems, what could not be checked), sentences."""
+    with tempfile.TemporaryDirectory() as tmp:
+        path = os.path.join(tmp, "kernel.cubin")
+        with open(path, "wb") as f:
+            f.write(data)
+        try:
+            found = clobbers(disassemble(path))
+        except FileNotFoundError:
+            return [], ["nobody looked for registers written while a WGMMA uses them: nvdisasm is not in this Python; pip install nvidia-cuda-nvdisasm"]
+    if not found:
+        return [], []
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [f"WGMMA in flight: R{found[0][1]} is written before the wait, by {found[0][0]!r}{more}; "
+            "the result differs from run to run (read accumulators and write operands only after the wait)"], []
 
 
 # ---- disassembly, for people and for tests
-def tool(name):
-    """Path of nvdisasm or cuobjdump: on PATH, or inside the wheels nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump. None if absent."""
+def package_tool(name: str) -> str | None:
+    """Path of a program of NVIDIA's wheels (nvidia-cuda-nvcc, -nvdisasm, -cuobjdump) on sys.path. None if absent."""
     for folder in sys.path:
-        for version in ("cu13", "cu12", "cuda_nvdisasm", "cuda_cuobjdump"):
+        for version in ("cu13", "cu12", "cuda_nvcc", "cuda_nvdisasm", "cuda_cuobjdump"):
             path = os.path.join(folder, "nvidia", version, "bin", name)
             if os.access(path, os.X_OK):
                 return path
-    return shutil.which(name)
+    return None
+
+
+def tool(name: str) -> str | None:
+    """The same of nvdisasm or cuobjdump, else the one on PATH."""
+    return package_tool(name) or shutil.which(name)
 
 
 def disassemble(path):
@@ -198,11 +229,14 @@ def disassemble(path):
     return subprocess.run([nvdisasm, "-c", str(path)], capture_output=True, text=True, check=True).stdout
 
 
-def clobbers(sass):
-    """Accumulator registers written by ordinary instructions while a WGMMA on them is in flight: [(instruction, register)].
+A_REGISTERS = 4             # a thread's part of a 64-row operand A in registers, of any type
 
-    `sass` is text of `disassemble`. The scan is linear (branches are not followed), from the last matrix instruction of a chain to the wait that
-    completes it. It found a wrong kernel once that gave different bits in every run, without a spill or a warning from the compiler.
+
+def clobbers(sass: str) -> list[tuple[str, int]]:
+    """Registers that ordinary instructions write while a WGMMA in flight uses them, as accumulator or as operand A: [(instruction, register)].
+
+    `sass` is text of `disassemble`. The scan is linear (branches are not followed), from the first matrix instruction of a chain to the wait
+    that completes it. Such a kernel gives different bits in every run, without a spill or a warning from the compiler.
     """
     groups, open_group, found = [], set(), []
     for line in sass.splitlines():
@@ -210,11 +244,13 @@ def clobbers(sass):
         if not match:
             continue
         text = re.sub(r"^@!?U?P\w+\s+", "", match[1])
-        matrix = re.match(r"[HI]GMMA\.64x(\d+)x\d+\S*\s+R(\d+)", text)
+        matrix = re.match(r"[HI]GMMA\.64x(\d+)x\d+\S*\s+R(\d+),\s+(?:R(\d+),)?", text)
         wait = re.match(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\w+)", text)
         if matrix:
             # 64 x N accumulators of 4 bytes over 128 threads: N / 2 registers
             open_group |= set(range(int(matrix[2]), int(matrix[2]) + int(matrix[1]) // 2))
+            if matrix[3]:
+                open_group |= set(range(int(matrix[3]), int(matrix[3]) + A_REGISTERS))
             if "gsb0" in text:
                 groups.append(open_group)
                 open_group = set()
@@ -228,13 +264,17 @@ def clobbers(sass):
     return found
 
 
-_NO_REGISTER_RESULT = ("ST", "BAR", "SYNCS", "ISETP", "FSETP", "RED", "UTMA", "UBLKCP", "MEMBAR", "FENCE", "CCTL", "PLOP3", "R2UR", "R2P", "WARPGROUP", "BSSY", "BSYNC")
+_NO_REGISTER_RESULT = ("ST", "BAR", "SYNCS", "ISETP", "FSETP", "HSETP", "DSETP", "RED", "UTMA", "UBLKCP", "MEMBAR", "FENCE", "CCTL", "PLOP3", "R2UR", "R2P",
+                       "WARPGROUP", "BSSY", "BSYNC")
 
 
 def _written(text):
-    match = re.match(r"([A-Z0-9_.]+)\s+R(\d+)\b", text)
+    """Registers that an instruction writes; a predicate may stand before the result (SHFL, LOP3)."""
+    match = re.match(r"([A-Z0-9_.]+)\s+(?:U?P\w+,\s*)?R(\d+)\b", text)
     if not match or match[1].startswith(_NO_REGISTER_RESULT):
         return set()
     name, first = match[1], int(match[2])
-    width = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
-    return set(range(first, first + width))
+    wide = 4 if ".128" in name else 2 if ".64" in name or ".WIDE" in name else 1
+    if name.startswith("LDSM"):
+        wide = int(name[-1]) if name[-1] in "24" else 1
+    return set(range(first, first + wide))

@@ -4,6 +4,7 @@ from cutlass import Float32, Int32
 
 from jax_fp4_indexer.kernels.block_scores.kernel import BlockScoresArgs, BlockScoresKernel
 from jax_fp4_indexer.kernels.device.args import params_of
+from jax_fp4_indexer.kernels.device import wgmma
 from jax_fp4_indexer.kernels.device.mma import mma_m16n8k16
 from jax_fp4_indexer.kernels.device.ptx import asm
 
@@ -99,3 +100,19 @@ class Dies(Fill):
     def compile(self):
         import os
         os.abort()
+
+
+class Serialised(BlockScoresKernel):
+    """Two WGMMAs whose accumulator is changed between them: ptxas puts a wait there."""
+    name = "toy.serialised"
+
+    @cute.kernel
+    def kernel(self, args: BlockScoresArgs):
+        i = cute.arch.thread_idx()[0]
+        scores = cute.make_tensor(args.scores, cute.make_layout(1 << 20))
+        words, descriptor = [Int32(args.heads_q) + i] * 4, wgmma.operand_descriptor(Int32(0))
+        d = wgmma.mma([Float32(0)] * 4, words, descriptor, 8, True)
+        d = wgmma.mma([x + Float32(i) for x in d], words, descriptor, 8, True)
+        wgmma.commit()
+        for j, x in enumerate(wgmma.wait(d, 0)):
+            scores[4 * i + j] = x

@@ -159,7 +159,25 @@ def test_bad_kernels_are_refused_by_name_and_the_good_one_stays(tmp_path):
     data = manifest.read(tmp_path)
     assert [k["name"] for k in data["kernels"]] == ["toy.fill.x1"]
     assert [v["launches"] for v in data["variants"]] == [["toy.fill.x1"]]
-    assert sorted(files(tmp_path)) == ["manifest.json", "sm_80/toy.fill.x1.cubin"]
+    assert sorted(files(tmp_path)) == ["manifest.json", "sm_80/toy.fill.x1.cubin", "sm_80/toy.fill.x1.ptx"]
+
+
+def test_a_kernel_whose_wgmma_is_serialised_is_refused(tmp_path):
+    with pytest.raises(compiler.BuildError) as error:
+        compiler.build(tmp_path, [Kernel("aot_toys:Serialised", "sm_90a")], [])
+    assert any("sm_90a toy.serialised: ptxas: (C7517) wgmma.wait_group is injected" in p for p in error.value.problems), error.value.problems
+
+
+def test_gates_that_could_not_be_asked_are_named(tmp_path, monkeypatch):
+    kernels = [Kernel("aot_toys:Fill", "sm_80", (("factor", n),)) for n in (1, 2)]
+    real = compiler._run_worker
+    monkeypatch.setattr(compiler, "_run_worker", lambda *how: ((job, {**answer, "unchecked": ["ptxas was not asked"]}) for job, answer in real(*how)))
+    assert compiler.build(tmp_path, kernels, []).unchecked == ["ptxas was not asked (2 kernels)"]
+    monkeypatch.setitem(sys.modules, "aot_two", types.SimpleNamespace(KERNELS=kernels, VARIANTS=()))
+    done = run("build", "--out", tmp_path / "again", "--table", "aot_two", "--quiet")
+    assert done.exit_code == 0 and "not checked: ptxas was not asked (2 kernels)" in done.output
+    done = run("build", "--out", tmp_path / "again", "--table", "aot_two", "--quiet")
+    assert "not checked" not in done.output             # nothing was built
 
 
 def test_one_name_made_twice_is_refused(tmp_path):

@@ -1,9 +1,10 @@
-"""Gates and scans on made-up facts; what needs a compiler is in test_build.py."""
+"""Gates and scans, on made-up facts and on the kernels that are built; what needs a compiler is in test_build.py."""
 import dataclasses
+import re
 
 import pytest
 
-from jax_fp4_indexer.aot import inspect
+from jax_fp4_indexer.aot import inspect, manifest
 from jax_fp4_indexer.configs.arch import ARCHS, runs_on
 
 GOOD = inspect.Cubin("k", 168, 0, 1024, (8, 4), 1000, {"HGMMA": 32, "WARPGROUP.ARRIVE": 4, "WARPGROUP.DEPBAR": 4})
@@ -73,13 +74,103 @@ def test_a_group_left_in_flight_by_the_wait_stays_watched():
     assert [r for _, r in inspect.clobbers(two + "        /*0060*/   MOV R41, RZ ;\n")] == [41]
 
 
-def test_ptxas_is_asked_only_about_wgmma(monkeypatch):
-    monkeypatch.setattr(inspect.shutil, "which", lambda name: "/bin/false")
-    monkeypatch.setattr(inspect.subprocess, "run", lambda *a, **k: type("Done", (), {"stdout": "", "stderr": "ptxas info    : (C7514) Potential Performance Loss"})())
-    assert inspect.ptxas_problems("wgmma.mma_async", "sm_90a") == ["ptxas C7514: WGMMA is serialised"]
-    assert inspect.ptxas_problems("mma.sync", "sm_90a") == []
-    monkeypatch.setattr(inspect.shutil, "which", lambda name: None)
-    assert inspect.ptxas_problems("wgmma.mma_async", "sm_90a") == []
+@pytest.mark.parametrize("between, registers", [
+    ("MOV R18, RZ", [18]), ("LDS.128 R12, [R4]", []), ("LDS.128 R13, [R4]", [16]), ("LDSM.16.M88.4 R16, [R4]", [16, 17, 18, 19]),
+    ("LDSM.16.M88.2 R14, [R4]", []), ("SHFL.BFLY PT, R19, R1, 0x1, 0x1f", [19]), ("LOP3.LUT P0, R17, R1, R2, RZ, 0xc0, !PT", [17]),
+    ("ISETP.NE.AND P0, PT, R16, RZ, PT", []), ("MOV R20, R16", []),
+])
+def test_a_write_to_operand_a_in_flight_is_found(between, registers):
+    """A in registers takes four of them: R16 .. R19."""
+    chain = CHAIN.replace("R24, gdesc[UR40]", "R24, R16, gdesc[UR40]").format(between=between)
+    assert [r for _, r in inspect.clobbers(chain)] == registers
+
+
+# Two WGMMAs of one accumulator; {between} and {after} stand where it must be left alone.
+PTX = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u64 tile)
+{{
+  .reg .f32 %f<8>;
+  .reg .b64 %rd<4>;
+  ld.param.u64 %rd1, [out];
+  ld.param.u64 %rd2, [tile];
+  mov.f32 %f0, 0f00000000; mov.f32 %f1, 0f00000000; mov.f32 %f2, 0f00000000; mov.f32 %f3, 0f00000000;
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3}}, %rd2, %rd2, 1, 1, 1, 0, 0;
+  {between}
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3}}, %rd2, %rd2, 1, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+  {after}
+  st.global.f32 [%rd1], %f0; st.global.f32 [%rd1+4], %f1; st.global.f32 [%rd1+8], %f2; st.global.f32 [%rd1+12], %f3;
+  ret;
+}}
+"""
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+
+
+def test_ptxas_of_the_package_says_where_it_serialises():
+    assert inspect.ptxas_problems(PTX.format(between="", after=WAIT), "sm_90a") == ([], [])
+    for between, after in (("add.f32 %f0, %f0, %f0;", WAIT), ("", "")):
+        problems, unchecked = inspect.ptxas_problems(PTX.format(between=between, after=after), "sm_90a")
+        assert unchecked == [] and len(problems) == 1 and "C7517" in problems[0] and "wait_group is injected" in problems[0]
+
+
+@pytest.mark.parametrize("line", [
+    "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources in function 'k'",
+    "ptxas info    : (C7514) Potential Performance Loss", "ptxas info    : (C7517) wgmma.wait_group is injected in around line 13",
+    "ptxas info    : Potential Performance Loss: wgmma.mma_async instructions are serialized due to ill formed pipeline stage in the function 'k'"])
+def test_each_word_for_serialised_is_known(monkeypatch, line):
+    says = lambda text, status=0: lambda *a, **k: type("Done", (), {"stdout": "", "stderr": f"ptxas info    : 0 bytes gmem\n{text}\n", "returncode": status})()
+    monkeypatch.setattr(inspect.subprocess, "run", says(line))
+    assert inspect.ptxas_problems("", "sm_90a") == ([f"ptxas: {line.partition(':')[2].strip()}"], [])
+    monkeypatch.setattr(inspect.subprocess, "run", says("ptxas fatal : Unsupported .version 99.0", 1))
+    problems, (unchecked,) = inspect.ptxas_problems("", "sm_90a")
+    assert problems == [] and "Unsupported .version 99.0" in unchecked and "pip install --upgrade nvidia-cuda-nvcc" in unchecked
+
+
+def test_gates_without_their_program_say_so(monkeypatch):
+    """Not from PATH: what lies there may be older than the compiler."""
+    monkeypatch.setattr(inspect.sys, "path", [])
+    monkeypatch.setattr(inspect.shutil, "which", lambda name: "/usr/bin/true" if name == "ptxas" else None)
+    assert inspect.package_tool("ptxas") is None
+    assert inspect.ptxas_problems("", "sm_90a") == ([], ["ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"])
+    problems, (unchecked,) = inspect.hazard_problems(b"")
+    assert problems == [] and "pip install nvidia-cuda-nvdisasm" in unchecked
+
+
+@pytest.fixture(scope="module")
+def matrix_cubins():
+    """{name: bytes} of every kernel built for sm_90a that uses WGMMA."""
+    folder = manifest.DEFAULT_FOLDER
+    found = {entry["name"]: (folder / entry["cubin"]).read_bytes() for entry in manifest.read(folder)["kernels"] if entry["arch"] == "sm_90a"}
+    return {name: data for name, data in found.items() if inspect.matrix_kernel(inspect.read_cubin(data))}
+
+
+def test_no_register_of_a_built_kernel_is_written_in_flight(matrix_cubins):
+    assert len(matrix_cubins) >= 18
+    for name, data in matrix_cubins.items():
+        assert inspect.hazard_problems(data) == ([], []), name
+
+
+def test_a_fault_in_a_built_kernel_is_found(matrix_cubins, monkeypatch):
+    """A move is put between a matrix instruction and the wait, with a register of the accumulator or of A as its result."""
+    data = next(data for name, data in matrix_cubins.items() if ".prefill.nvfp4" in name)
+    sound = inspect.disassemble
+    chain = re.compile(r"( +/\*\w+\*/ +HGMMA\.64x128x16\S* R(\d+), R(\d+), [^\n]*gsb0[^\n]*\n)")
+
+    def with_a_write_to(offset, operand):
+        def disassemble(path):
+            text = sound(path)
+            found = chain.search(text)
+            register = int(found[operand]) + offset
+            return text[:found.end()] + f"        /*ffff0*/                   MOV R{register}, RZ ;\n" + text[found.end():]
+        return disassemble
+
+    for operand, offset in ((2, 0), (2, 63), (3, 0), (3, 3)):
+        monkeypatch.setattr(inspect, "disassemble", with_a_write_to(offset, operand))
+        (problem,), unchecked = inspect.hazard_problems(data)
+        assert re.match(r"WGMMA in flight: R\d+ is written before the wait, by 'MOV R\d+, RZ'", problem) and unchecked == []
 
 
 @pytest.mark.parametrize("arch, capability, expected", [
