@@ -43,7 +43,7 @@ $(READY): pyproject.toml
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || { echo "make: no C++ compiler on PATH; e.g. apt-get install g++"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.11"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -Cwheel.cmake=false -e ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --config-settings=wheel.cmake=false -e ".[$(EXTRAS)]"
 	touch $@
 
 cubins: venv

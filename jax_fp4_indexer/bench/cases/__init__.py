@@ -1,12 +1,8 @@
 """The benchmark cases of every op: one file an op, found by listing this folder.
 
-A new op is a new file `<op>.py` here and no edit elsewhere. The file holds
-
-    CASES       a tuple of `BenchCase`; names are unique over all ops
-    NEEDS       optional: a sentence for `bench --op`, e.g. about shapes of one's own
-
-and each of its cases has the attributes and methods of `BenchCase`. What the benchmark does with them: `make` gives the arrays of a whole
-program, `call` the function that is timed, `bytes` and `work` what the figures are shares of, `baselines` what is timed in addition.
+A new op is a new file `<op>.py` here and no edit elsewhere. The file holds CASES, a tuple of `BenchCase` whose names are unique over all
+ops. What the benchmark does with a case: `make` gives the arrays of a whole program, `call` the function that is timed, `bytes` and `work`
+what the figures are shares of, `baselines` what is timed for comparison.
 """
 import dataclasses
 import functools
@@ -45,9 +41,9 @@ class BenchCase(Protocol):
     def make(self, how: How, calls: int, seed: int = 0) -> Any:
         """The arrays of a program of up to `calls` calls, as a pytree.
 
-        Its first leaf must be an array of integers (codes) that every call uses: the order of calls hangs on it. The calls must read
-        different memory, together at least `COLD_BYTES`, so that L2 is cold and XLA cannot compute two calls once. No input is all zeros:
-        a card needs less power for zeros, and its clock is then higher than on real data.
+        Its first leaf must be an array of integers (codes) that every call uses: the benchmark orders calls by passing it through other
+        kernels. Calls must read different memory, together at least `COLD_BYTES`, so that L2 is cold and XLA cannot merge two calls. No
+        input is all zeros: a card needs less power for zeros, and its clock is then higher than on real data.
         """
 
     def call(self, how: How) -> Callable[[Any, int], Any]:
