@@ -56,8 +56,8 @@ def main(context, batch, layers, heads, d_model, top_k, fp4_format, chunk, timed
                     dtype="bfloat16" if gpu else "float32")
     job = Job(config, _lengths(pick(context, 4608, 32768), pick(batch, 2, 8)), pick(chunk, 512, 4096), devices, timed_steps, seed, dense_prefill)
 
-    from rich.console import Console
-    console = Console(width=150)
+    from jax_fp4_indexer.cli import screen
+    console = screen.console()
     start = time.perf_counter()
     with console.status("weights") as status:
         try:
