@@ -69,7 +69,7 @@ def run_case(case: BenchCase, how: How, *, rates: dict | None, warmup: int = 5, 
 def _baselines(case, how, inputs):
     """{name: microseconds of a burst} of what the case names for comparison."""
     public = inputs if how.scale_layout == "public" else case.make(How(how.format, "public", how.implementation), 6)
-    return {name: timing.measure(call, public, (1, 2), 3, 1, seconds=0.05).burst_us for name, call in case.baselines(how).items()}
+    return {name: timing.burst(call, public) for name, call in case.baselines(how).items()}
 
 
 def describe(rates: dict) -> str:

@@ -24,9 +24,14 @@ def faked(monkeypatch):
 
     def measure(call, args, counts, repeats, warmup=2, seconds=0.4, idle=0.08, more=None):
         asked.append({"counts": counts, "repeats": repeats, "warmup": warmup, "more": more, "scales": args.k_scale.ndim, "lists": len(args.kv_indices)})
-        return TIMES if len(asked) == 1 else timing.Times(**{**vars(TIMES), "burst_us": 40.0 * (len(asked) - 1)})
+        return TIMES
+
+    def burst(call, args):
+        asked.append({"scales": args.k_scale.ndim, "lists": len(args.kv_indices)})
+        return 40.0 * (len(asked) - 1)
 
     monkeypatch.setattr(timing, "measure", measure)
+    monkeypatch.setattr(timing, "burst", burst)
     monkeypatch.setattr(timing, "chain", lambda call, args, n, repeats: 11.0 + n)
     monkeypatch.setattr(clock, "available", lambda: True)
     monkeypatch.setattr(clock, "multiprocessors", lambda: 100)
@@ -136,6 +141,16 @@ def test_by_the_hosts_clock_a_burst_is_the_median_of_slopes(monkeypatch):
     found = host.measure(None, (), 2, 5, 1, 0, 0.08)
     assert pauses == [0.08] * 10
     assert found["burst_us"] == pytest.approx(4.0) and found["burst_spread_us"] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("durations, expected, left", [([1, 900, 99, 8, 6, 30], 8.0, 0), ([1, 60_000, 99, 8], 60_000.0, 2)])
+def test_a_baseline_is_a_median_or_one_slow_call(monkeypatch, durations, expected, left):
+    runs = iter(durations)
+    monkeypatch.setattr(timing, "program", lambda call, counts: lambda args: (next(runs), counts))
+    monkeypatch.setattr(timing, "per_call", lambda ticks, counts: (float(ticks[0]), 1.0) if ticks[1] == counts else None)
+    monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(clock, "available", lambda: True)
+    assert timing.burst(None, ()) == expected and len(list(runs)) == left
 
 
 def test_calls_of_a_chain_wait_for_one_another(monkeypatch):

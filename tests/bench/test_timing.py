@@ -53,6 +53,14 @@ def test_a_program_orders_calls_by_data(monkeypatch):
     assert f"{results[7]}#0" in operands[8] and "operand_index = 0" in calls[0]
 
 
+def test_a_chain_lowers_for_a_gpu_with_its_calls_in_order(monkeypatch):
+    monkeypatch.setattr(clock, "multiprocessors", lambda: 132)
+    case = uniform("x", 2, 4, 256, 4, 1, False)
+    lowered = timing.chain_program(case.call(PUBLIC), 3).trace(case.make(PUBLIC, 3)).lower(lowering_platforms=("cuda",)).as_text()
+    calls = ["clock" if "clock.v1" in line else "call" for line in lowered.splitlines() if "@jax_fp4_indexer." in line]
+    assert calls == ["clock", "call", "clock", "call", "call", "call", "clock", "clock"]
+
+
 def test_measure_on_this_machine_by_the_host():
     assert jax.default_backend() == "cpu" and not clock.available()
     case = uniform("x", 1, 2, 128, 1, 1, False)
