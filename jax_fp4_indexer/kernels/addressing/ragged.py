@@ -11,6 +11,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ..device.fixed import Fixed
+from ..device.integers import clamp
 from ..device.ptx import asm
 from ..device.ptx_math import opaque, sub_sat
 from ..device.ptx_memory import ldg32, lds32, sts32
@@ -23,8 +24,25 @@ PAGES, QUERIES, KEYS = 0, 1, 2  # which prefix sum
 LARGEST = 2**31 - 1
 
 
-def clamp(x, low, high):
-    return cutlass.max(cutlass.min(x, high), low)
+# ---- the clamps: what two neighbouring entries of a prefix sum mean, whatever they hold. Stated again, in 64 bits, by prefill_schedule.py
+def range_start(entry, bound, clamp=clamp):
+    """First element of a range, inside 0 .. bound."""
+    return clamp(entry, 0, bound)
+
+
+def range_length(first, next_entry, bound, clamp=clamp):
+    """Elements of the range from `first` up to the next entry; a range that runs backwards is empty."""
+    return clamp(next_entry, first, bound) - first
+
+
+def length_of(entry, next_entry):
+    """Keys of a sequence: the difference, 0 where it is negative."""
+    return cutlass.max(sub_sat(next_entry, entry), 0)
+
+
+def pages_of_keys(keys):
+    """ceil(keys / 128) of a length that is not negative, without overflow."""
+    return (keys >> 7) + cutlass.min(keys & 127, 1)
 
 
 @cute.jit
@@ -114,20 +132,20 @@ class Sequences(Fixed):
     @cute.jit
     def queries(self, b):
         """(first token, q_len)"""
-        first = clamp(self.entry(QUERIES, b), 0, self.tokens)
-        return first, clamp(self.entry(QUERIES, b + 1), first, self.tokens) - first
+        first = range_start(self.entry(QUERIES, b), self.tokens)
+        return first, range_length(first, self.entry(QUERIES, b + 1), self.tokens)
 
     @cute.jit
     def key_count(self, b):
-        return cutlass.max(sub_sat(self.entry(KEYS, b + 1), self.entry(KEYS, b)), 0)
+        following = self.entry(KEYS, b + 1)
+        return length_of(self.entry(KEYS, b), following)
 
     @cute.jit
     def pages(self, b):
         """(first index into the page list, indices listed, blocks that exist)"""
-        first = clamp(self.entry(PAGES, b), 0, self.indices)
-        listed = clamp(self.entry(PAGES, b + 1), first, self.indices) - first
-        k_len = self.key_count(b)
-        blocks = (k_len >> 7) + cutlass.min(k_len & 127, 1)
+        first = range_start(self.entry(PAGES, b), self.indices)
+        listed = range_length(first, self.entry(PAGES, b + 1), self.indices)
+        blocks = pages_of_keys(self.key_count(b))
         return first, listed, cutlass.min(cutlass.min(listed, blocks), self.k_tiles)
 
     @cute.jit

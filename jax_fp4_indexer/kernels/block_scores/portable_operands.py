@@ -16,22 +16,18 @@ import cutlass
 from cutlass import Float32, Int32, Int64
 
 from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
+from ..device.integers import signed
 from ..device.mma import mma_m16n8k16
 from ..device.ptx_math import and_, bcast_half, e4m3x2_to_f16x2, hmul2, imad, shr
 from ..device.ptx_memory import ldg32, ldg_u16, ldg_u8, ldg_v4
 from ..operands.any_scale import query_operands
 from ..operands.f16 import codes_to_f16
+from ..operands.scale_addresses import Masks, Operators, row_offset, SCALE_ROW, SCALE_TILE, token_offset
 
 KEY_LOW, KEY_HIGH = 110, 134    # mxfp4 scale bytes whose factor * 2^-14 keeps every E2M1 value exact in f16
 SHIFTABLE = (64, 191)           # key bytes for which products times 2^shift stay normal numbers
 QUERY_SPAN = 27
 ONE_IN_BOTH = 0x04000400        # an exponent field of 1 in both halves
-
-
-def signed(x):
-    """A 32-bit pattern as Int32."""
-    x &= 0xFFFFFFFF
-    return Int32(x - 2**32 if x >= 2**31 else x)
 
 
 def byte_range(word):
@@ -80,21 +76,21 @@ class Operands:
 
     def row_offset(self, row):
         """Byte offset of a row's scales, row a multiple of 8, from those of row g of the page."""
-        return row * self.groups if self.public else (row % 32) * 16 + (row // 32) * 4
+        return row * self.groups if self.public else row_offset(row, Operators)
 
     def lane_scales(self, g, t):
         """Byte offset of this lane's scales of row g within a page."""
         if self.nvfp4:
-            return g * 8 + t * 2 if self.public else (t >> 1) * 512 + g * 16 + (t & 1) * 2
-        return g * 4 + t if self.public else g * 16 + t
+            return g * 8 + t * 2 if self.public else (t >> 1) * SCALE_TILE + g * SCALE_ROW + (t & 1) * 2
+        return g * 4 + t if self.public else g * SCALE_ROW + t
 
     def query_scales(self, args, head, token):
         """Address of the first scale byte of a query row; its groups 4 .. 7, if any, are 4 or (preordered) 512 bytes further."""
         if self.public:
             return args.q_scale.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * self.groups
-        tile_bytes = self.groups // 4 * 512
+        tile_bytes = self.groups // 4 * SCALE_TILE
         tiles = (Int64(args.tokens) + 127) >> 7
-        return args.q_scale.toint() + (Int64(head) * tiles + Int64(token >> 7)) * tile_bytes + Int64((token & 31) * 16 + ((token & 127) >> 5) * 4)
+        return args.q_scale.toint() + (Int64(head) * tiles + Int64(token >> 7)) * tile_bytes + Int64(token_offset(token, Masks))
 
     # ------------------------------------------------------------ keys
     def block_addresses(self, args, page, kv, lane):
@@ -111,7 +107,7 @@ class Operands:
         """Raw scales -> f16x2 factors."""
         if self.nvfp4:
             return self.scale_pair(raw)
-        return imad(raw, ONE_IN_BOTH, signed(-(KEY_HIGH - 30) * ONE_IN_BOTH))
+        return imad(raw, ONE_IN_BOTH, Int32(signed(-(KEY_HIGH - 30) * ONE_IN_BOTH)))
 
     def group_scale(self, scale, i):
         """The factor of words 2i and 2i + 1 of a lane."""

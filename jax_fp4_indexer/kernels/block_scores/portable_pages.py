@@ -6,10 +6,11 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
-from ..device.ptx_math import and_, fmax_nan, fmul, pow2_f32, select_f32
+from ..device.ptx_math import and_, fmax_nan, fmul, select_f32
 from ..device.ptx_memory import ldg128, ldg32, ldg_f32, ldg_v4, lds128, stg_f32, sts_v4
-from ..device.ptx_warp import redux, shfl_idx, shfl_xor_f32
-from ..operands.any_scale import counted_maximum, mxfp4_piece, query_operands
+from ..device.ptx_warp import redux, shfl_idx
+from ..epilogues.block_max import over_row_groups
+from ..operands.any_scale import counted_maximum, mxfp4_piece, query_operands, times_two_factors
 from .portable_operands import byte_range, KEY_HIGH, KEY_LOW, key_window, Operands
 
 NEG_INF = float("-inf")
@@ -203,7 +204,7 @@ class Pages:
                 counted = [outside[r] * Int32(m * 16 + 8 * r + g <= top) for r in range(2)]
                 general = redux("or", counted[0] | counted[1] | special)
                 for n in cutlass.range_constexpr(self.nt):
-                    scores = [self.scaled(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2]) for i in range(4)]
+                    scores = [times_two_factors(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2]) for i in range(4)]
                     if general != 0:
                         head, token, _ = self.column(tile, n * 8 + g)
                         q_word = ldg32(self.ops.query_scales(args, head, token))
@@ -211,25 +212,11 @@ class Pages:
                         scores = [select_f32(exact[i], scores[i], outside[i // 2] | (powers[2 * n + i % 2] >> 8)) for i in range(4)]
                     best[2 * n], best[2 * n + 1] = counted_maximum([best[2 * n], best[2 * n + 1]], scores, m * 16 + g, limits[2 * n:2 * n + 2])
 
-    def scaled(self, x, exponent):
-        """x * 2^exponent, -252 <= exponent <= 252, as two factors so that neither leaves the range by itself."""
-        half = exponent >> 1
-        return fmul(fmul(x, pow2_f32(half)), pow2_f32(exponent - half))
-
     # ------------------------------------------------------------ one page, and a visit of many
     def finish(self, best, exponent, scale, lane):
         """Maximum over the 8 row groups; each lane ends with its own column, scaled."""
-        v = [best[x] for x in range(2 * self.nt)]
-        for mask in (16, 8, 4):
-            bit = and_(lane, mask)
-            if len(v) > 1:
-                half = len(v) // 2
-                keep = [select_f32(v[half + i], v[i], bit) for i in range(half)]
-                send = [select_f32(v[i], v[half + i], bit) for i in range(half)]
-                v = [fmax_nan(k, shfl_xor_f32(s, mask)) for k, s in zip(keep, send)]
-            else:
-                v = [fmax_nan(v[0], shfl_xor_f32(v[0], mask))]
-        r = fmul(v[0], Float32(16384.0)) if self.ops.nvfp4 else self.scaled(v[0], exponent)
+        v = over_row_groups([best[x] for x in range(2 * self.nt)], lane)
+        r = fmul(v[0], Float32(16384.0)) if self.ops.nvfp4 else times_two_factors(v[0], exponent)
         return fmul(r, scale)
 
     @cute.jit

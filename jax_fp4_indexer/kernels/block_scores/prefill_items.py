@@ -6,6 +6,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import Scratch
+from ..addressing.shares import even_share
 from ..device.ptx_memory import ldg32, ldg64, ldg_v4
 from ..device.ptx_warp import count_le, lane_here
 
@@ -40,9 +41,7 @@ class Item:
 @cute.jit
 def share(args, worker: Int32, workers: Int32):
     """(first step, number of steps) of a worker: an even cut of the total."""
-    total = ldg64(args.scratch.toint())
-    low = total * Int64(worker) // Int64(workers)
-    return low, Int32(cutlass.min(total * Int64(worker + 1) // Int64(workers) - low, Int64(2**31 - 1)))
+    return even_share(ldg64(args.scratch.toint()), worker, workers)
 
 
 @cute.jit

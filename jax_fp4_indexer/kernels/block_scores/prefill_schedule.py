@@ -19,6 +19,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import PAGE, Scratch
+from ..addressing.ragged import range_length, range_start
+from ..device.integers import clamp_from_below, saturate_from_below
 from ..device.ptx_math import clz
 from ..device.ptx_memory import ldg32, lds32, lds_s64, stg32, stg64, stg_v4, sts32, sts64
 from ..device.ptx_warp import redux, scan_add_s64
@@ -26,10 +28,6 @@ from ..device.ptx_warp import redux, scan_add_s64
 NO_LIMIT = 2**31 - 1            # the causal offset that hides nothing
 MIN_TILE_LOG2 = 3
 FALL = 1 << 48                  # a fall, in a sum that counts pairs of tiles below it
-
-
-def clamp(x, low, high):
-    return cutlass.min(cutlass.max(x, low), high)
 
 
 def scratch_layout(args):
@@ -48,11 +46,11 @@ def sequence(args, b: Int32):
     """(q0, q_len, k_len, p0, n) of sequence b as Int32, clamped to what exists, and its causal offset as Int64 (NO_LIMIT without a mask)."""
     at = Int64(b) * 4
     cu_q, cu_k, cu_p = args.cu_seqlens_q.toint() + at, args.cu_seqlens_k.toint() + at, args.cu_page_offsets.toint() + at
-    q0 = clamp(ldg32(cu_q), 0, args.tokens)
-    q_len = clamp(ldg32(cu_q, 4), q0, args.tokens) - q0
-    k_len = Int32(clamp(Int64(ldg32(cu_k, 4)) - Int64(ldg32(cu_k)), Int64(0), Int64(NO_LIMIT)))
-    p0 = clamp(ldg32(cu_p), 0, args.num_indices)
-    listed = clamp(ldg32(cu_p, 4), p0, args.num_indices) - p0
+    q0 = range_start(ldg32(cu_q), args.tokens, clamp_from_below)
+    q_len = range_length(q0, ldg32(cu_q, 4), args.tokens, clamp_from_below)
+    k_len = Int32(clamp_from_below(Int64(ldg32(cu_k, 4)) - Int64(ldg32(cu_k)), Int64(0), Int64(NO_LIMIT)))
+    p0 = range_start(ldg32(cu_p), args.num_indices, clamp_from_below)
+    listed = range_length(p0, ldg32(cu_p, 4), args.num_indices, clamp_from_below)
     n = cutlass.min(cutlass.min(listed, Int32((Int64(k_len) + (PAGE - 1)) >> 7)), args.k_tiles)
     offset = Int64(NO_LIMIT)
     if args.mask == 1:
@@ -96,7 +94,7 @@ def tile_log2(args, q_len: Int32, rows_log2: cutlass.Constexpr):
     """log2 of the tile width TW of a sequence: of the widths up to the one that holds all its queries (where R = 1; else half the rows of an item at most) the one
     with the fewest items, tiles * head groups; of those the widest: items of the same pages then follow one another, and find them in L2."""
     cap = rows_log2 - cutlass.min(args.heads_q // args.heads_kv - 1, 1)
-    cap = clamp(32 - clz(q_len - 1), MIN_TILE_LOG2, cap)
+    cap = clamp_from_below(32 - clz(q_len - 1), MIN_TILE_LOG2, cap)
     best, least = Int32(MIN_TILE_LOG2), Int32(NO_LIMIT)
     for log2 in cutlass.range_constexpr(MIN_TILE_LOG2, rows_log2 + 1):
         items = ((q_len + ((1 << log2) - 1)) >> log2) * head_groups(args, log2, rows_log2)
@@ -108,7 +106,7 @@ def tile_log2(args, q_len: Int32, rows_log2: cutlass.Constexpr):
 def tile_pages(tile, log2, offset, n):
     """v(t): pages that some token of the tile may see."""
     last = (Int64(tile) << Int64(log2)) + (Int64(1) << Int64(log2)) - 1 + offset
-    return Int32(clamp((last >> 7) + 1, Int64(0), Int64(n)))
+    return Int32(clamp_from_below((last >> 7) + 1, Int64(0), Int64(n)))
 
 
 def head_groups(args, log2, rows_log2):
@@ -221,15 +219,10 @@ def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, ro
             pages_b = Int32(cutlass.max(high_b - low, Int64(0)))
         page = Int32(cutlass.min(low, Int64(NO_LIMIT)))
         first_flat, keys = p0, k_len
-        key_a = saturate((Int64(tile_a) << Int64(log2)) + offset)
-        key_b = saturate((Int64(tile_b) << Int64(log2)) + offset)
+        key_a = saturate_from_below((Int64(tile_a) << Int64(log2)) + offset)
+        key_b = saturate_from_below((Int64(tile_b) << Int64(log2)) + offset)
         steps = Int64(args.heads_kv * groups) * (Int64(pages_a) + Int64(pages_b))
     return steps, [token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b, z]
-
-
-def saturate(x):
-    """Int64 to Int32, the nearest."""
-    return Int32(clamp(x, Int64(-2**31), Int64(2**31 - 1)))
 
 
 # ---------------------------------------------------------------- what the fill needs

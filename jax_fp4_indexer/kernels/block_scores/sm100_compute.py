@@ -12,9 +12,10 @@ from ..device.ptx_barriers import fence_async_shared, mbarrier_wait
 from ..device.ptx_math import add_sat, fmul, select_f32
 from ..device.ptx_memory import ldg_f32, stg_f32
 from ..device.ptx_warp import ballot_le
+from ..device.ring import advance
 from .sm100_config import ACC_STAGES, FULL, Q_STAGES, ROWS, SFK_SETS
 from .sm100_operands import CODES
-from .sm100_protocol import advance, next_segment, tiles_of
+from .sm100_protocol import next_segment, tiles_of
 
 
 @cute.jit

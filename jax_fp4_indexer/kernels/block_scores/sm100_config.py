@@ -1,10 +1,11 @@
 """What a variant of the sm_100a / sm_103a kernel is made of, and where everything lies in shared memory and TMEM."""
 import dataclasses
 
+from ...configs.arch import ARCHS
 from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..addressing.ragged import TABLE_BYTES
 
-SHARED_LIMIT = 227 * 1024
+SHARED_LIMIT = ARCHS["sm_100a"].shared_per_cta         # sm_103a has the same
 TMEM_COLUMNS = 512
 ROWS = 128                      # query rows of a tile: lanes of TMEM
 Q_STAGES = 2                    # query tiles of a segment being worked, and of the next

@@ -6,14 +6,15 @@ from cutlass.cute.nvgpu import cpasync
 
 from ...configs.block_scores import CODE_BYTES, PAGE
 from ..device.fixed import Fixed
-from ..device.ptx import asm
 from ..device.ptx_barriers import fence_async_shared, mbarrier_arrive, mbarrier_expect_tx, mbarrier_wait
-from ..device.ptx_copies import bulk_load
+from ..device.ptx_copies import bulk_load, copies_arrive, copy4
 from ..device.ptx_memory import ld_v4, ldg32, stg32, sts32, sts_v4
 from ..device.ptx_warp import shfl_idx
+from ..device.ring import advance
 from ..epilogues.fill_by_table import fill_bits
+from ..operands.scale_addresses import Masks, row_offset, SCALE_TILE, token_offset
 from .sm100_config import ALIGN, GATHER_WARPS, Q_STAGES, ROWS
-from .sm100_protocol import advance, announce, next_segment, tiles_of
+from .sm100_protocol import announce, next_segment, tiles_of
 
 GATHER_THREADS = GATHER_WARPS * 32
 CODES = ROWS * 64               # bytes of a tile's or a page's codes
@@ -36,15 +37,6 @@ class KeyMap(Fixed):
 def stage_layout():
     """One page's codes in shared memory."""
     return cute.make_composed_layout(cute.make_swizzle(2, 4, 3), 0, cute.make_layout((CODE_BYTES, PAGE, 1), stride=(1, CODE_BYTES, PAGE * CODE_BYTES)))
-
-
-def copy_word(dst, src):
-    asm("cp.async.ca.shared.global [$0], [$1], 4;", [], [dst, src], "r,l")
-
-
-def arrive_when_copied(bar):
-    """One arrival of this lane once its earlier copy_word are in shared memory."""
-    asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", [], [bar], "r")
 
 
 @cute.jit
@@ -82,7 +74,7 @@ def load_pages(config: cutlass.Constexpr, shared, args, schedule, key_map, cta: 
                     for x in cutlass.range_constexpr(ROWS * config.words // 32):
                         i = lane + 32 * x
                         row, atom = i // config.words, i % config.words
-                        copy_word(scales + atom * 512 + (row & 31) * 16 + (row >> 5) * 4, source + Int64(i) * 4)
+                        copy4(row_offset(row, Masks, scales + atom * SCALE_TILE), source + Int64(i) * 4)
             else:
                 nothing(config, codes, scales, lane)
                 fence_async_shared()
@@ -90,7 +82,7 @@ def load_pages(config: cutlass.Constexpr, shared, args, schedule, key_map, cta: 
                 if lane == 0:
                     mbarrier_arrive(bar)
             if const_expr(config.scale_layout == "public"):
-                arrive_when_copied(bar)
+                copies_arrive(bar)
             stage, phase = advance(stage, phase, config.stages)
             j = j + 1
         turn = turn + 1
@@ -163,17 +155,17 @@ def bring_row(config: cutlass.Constexpr, shared, args, slot, row, token, head, l
                 place = (at * config.words + i) * 4
             else:
                 tiles = (args.tokens + (ROWS - 1)) // ROWS
-                place = ((Int64(head) * Int64(tiles) + Int64(token >> 7)) * config.words + i) * 512 + Int64((token & 31) * 16 + ((token & 127) >> 5) * 4)
+                place = ((Int64(head) * Int64(tiles) + Int64(token >> 7)) * config.words + i) * SCALE_TILE + Int64(token_offset(token, Masks))
             words[i] = ldg32(args.q_scale.toint() + place)
     codes = shared.base + config.q_codes + slot * CODES + row * 64
     for c in cutlass.range_constexpr(4):
         sts_v4(codes + 16 * (Int32(c) ^ ((row >> 1) & 3)), pieces[c])
-    scales = shared.base + config.q_scales + slot * config.scale_bytes + (row & 31) * 16 + (row >> 5) * 4
+    scales = row_offset(row, Masks, shared.base + config.q_scales + slot * config.scale_bytes)
     for i in cutlass.range_constexpr(config.words):
         word = words[i]
         if const_expr(config.format == "nvfp4"):
             word = word & 0x7F7F7F7F                    # bit 7 plays no part
-        sts32(scales, 512 * i, word)
+        sts32(scales, SCALE_TILE * i, word)
 
 
 @cute.jit

@@ -113,12 +113,3 @@ def announce(shared, turn: Int32, words, lane: Int32):
         for i in cutlass.range_constexpr(WORDS // 4):
             sts_v4(shared.segments + (slot * SEGMENT_BYTES + 16 * i), words[4 * i:4 * i + 4])
         mbarrier_arrive(shared.segment_full + slot * 8)
-
-
-@cute.jit
-def advance(stage: Int32, phase: Int32, stages: cutlass.Constexpr[int]):
-    stage = stage + 1
-    if stage == stages:
-        stage = Int32(0)
-        phase = phase ^ 1
-    return stage, phase

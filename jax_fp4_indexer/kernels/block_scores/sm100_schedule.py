@@ -16,24 +16,16 @@ from cutlass import Int32, Int64
 
 from ..addressing.ragged import QUERIES
 from ..device.fixed import Fixed
+from ..device.integers import clamp, saturate
 from ..device.ptx_math import lowest_bit, pack64, unpack64
 from ..device.ptx_warp import ballot_le, scan_add_s64, shfl_idx
 from .sm100_config import ROWS
-
-
-def clamp(x, low, high):
-    return cutlass.max(cutlass.min(x, high), low)
 
 
 @cute.jit
 def shfl64(x, source):
     low, high = unpack64(x)
     return pack64(shfl_idx(low, source), shfl_idx(high, source))
-
-
-def saturate(x):
-    """Int64 to Int32, the nearest."""
-    return Int32(clamp(x, Int64(-2**31), Int64(2**31 - 1)))
 
 
 class Shape(Fixed):

@@ -34,19 +34,20 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from .kernel import BlockScoresArgs, BlockScoresKernel
+from ..addressing.shares import cut
 from ..device.ptx_barriers import fence_async_shared, fence_mbarrier_init, mbarrier_init, mbarrier_wait
 from ..device.ptx_math import bits_f32, fmax_nan, fmul, mad_wide, opaque, select_f32, shr
 from ..device.ptx_memory import stg32_streaming, stg_f32_if
 from ..device.ptx_warp import cta_here, redux, shfl_idx, shfl_xor_f32, thread_here
 from ..epilogues.fill_ragged import fill_invisible
 from ..operands import s8_tables
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from .sm90_decode_config import DecodeConfig, WIDE_BYTES
 from .sm90_decode_pages import join, Page
 from .sm90_decode_queries import Queries
 from .sm90_decode_ring import Feed
 from .sm90_decode_runs import runs_from
-from .sm90_decode_start import cut, Warp
+from .sm90_decode_start import Warp
 
 STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
 

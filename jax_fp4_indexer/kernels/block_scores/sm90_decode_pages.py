@@ -22,11 +22,12 @@ from ..device.ptx_memory import ld_v4, ldg_u8, lds128, lds_u16, lds_u8
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands import s8_tables
 from ..operands.any_scale import times_pow2
-from ..operands.f16 import codes_to_f16
+from ..operands.f16 import codes_to_f16, nvfp4_scales
+from ..operands.scale_addresses import SCALE_ROW, SCALE_TILE
 from .sm90_decode_queries import power_scale, WINDOW
-from .sm90_decode_start import nvfp4_scales
+from .sm90_decode_start import KEY_BASES
 
-K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
+
 NOTHING = -2**31                # no sum of bytes
 TILES = 4                       # of 8 keys, a slice of 32: mxfp4 chooses its form a slice at a time
 
@@ -41,7 +42,7 @@ class Page(Fixed):
         if c.scale_layout == "public":
             self.scales, self.step, self.slice = w.own + 8192 + w.g * c.groups + first, 8 * c.groups, 32 * c.groups    # bytes from a tile's to the next one's, from a slice's
         else:
-            self.scales, self.step, self.slice = w.own + 8192 + (first // 4) * 512 + w.g * 16 + first % 4, 128, 4
+            self.scales, self.step, self.slice = w.own + 8192 + (first // 4) * SCALE_TILE + w.g * SCALE_ROW + first % 4, 8 * SCALE_ROW, 4
         self.two = unseen(2, w.tokens)
 
     @cute.jit
@@ -66,7 +67,7 @@ class Page(Fixed):
         best, factor = [Float32(float("-inf"))] * 2, Int32(1)
         base = redux("max", cutlass.max(cutlass.max(bytes_[0], bytes_[1]), cutlass.max(bytes_[2], bytes_[3])))
         least = redux("min", cutlass.min(cutlass.min(bytes_[0], bytes_[1]), cutlass.min(bytes_[2], bytes_[3])))
-        outside_ = outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
+        outside_ = outside(base, Int32(KEY_BASES[0]), Int32(KEY_BASES[1] - KEY_BASES[0]))
         if (base - least < s8_tables.SHIFTS * fits) & (outside_ == 0):
             tables = w.tables + (s8_tables.SHIFTS - 1 - base) * 16
             most = [Int32(NOTHING)] * 2

@@ -14,18 +14,17 @@ from cutlass import Int32, Int64, const_expr
 
 from ..addressing.ragged import LARGEST
 from ..device.fixed import Fixed
-from ..device.ptx_math import add_sat, hmul2, imad, mad_wide, opaque, select, shr, udiv
+from ..device.ptx_math import add_sat, hmul2, mad_wide, opaque, select, shr, udiv
 from ..device.ptx_memory import ld_u16_if, ld_u8_if, ld_v4_if, ldg32_if, lds128, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands import s8_tables
 from ..operands.any_scale import TWO_POW_14
-from ..operands.f16 import codes_to_f16
+from ..operands.f16 import codes_to_f16, nvfp4_scales, power_of_two
+from ..operands.scale_addresses import SCALE_TILE, Shifts, token_offset
 from .sm90_decode_config import ROWS
-from .sm90_decode_start import nvfp4_scales
+from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
 WINDOW = 24                     # binades below the base that an f16 operand holds exactly, keys and queries alike
-Q_BASE_MIN, Q_BASE_MAX = 8, 180 # one factor covers it; no overflow with a slice's base of at most 180
-FACTOR_BIAS = 134               # a row's factor is 2^(base - 134)
 
 
 def interleave(lo, hi):
@@ -50,7 +49,7 @@ class Queries(Fixed):
         if c.scale_layout == "public":
             return mad_wide(row, Int32(c.groups), self.q_scale + Int64(first))
         tile = head * shr(self.tokens + 127, 7) + shr(token, 7)
-        return mad_wide(tile, Int32(128 * c.groups), self.q_scale + Int64((token & 31) * 16 + (shr(token, 5) & 3) * 4 + shr(first, 2) * 512 + (first & 3)))
+        return mad_wide(tile, Int32(128 * c.groups), self.q_scale + Int64(token_offset(token, Shifts) + shr(first, 2) * SCALE_TILE + (first & 3)))
 
     def nothing(self):
         """What `load` returns, of no rows."""
@@ -110,7 +109,7 @@ class Queries(Fixed):
             if (w.t & 1) == 1:
                 base, least = quads[1]
             factor = (base - FACTOR_BIAS + 127) << 23
-            if (base < Q_BASE_MIN) | (base > Q_BASE_MAX) | (base - least > WINDOW):
+            if (base < QUERY_BASES[0]) | (base > QUERY_BASES[1]) | (base - least > WINDOW):
                 factor = Int32(0)
             if (base - least >= s8_tables.SHIFTS) & (address != 0):
                 fits = Int32(0)
@@ -141,5 +140,5 @@ def window(w, raw):
 
 
 def power_scale(byte, base):
-    """mxfp4 in f16: the factor 2^(byte - base + 15) of a widened code (which carries 2^-14), twice in a word. Exact to WINDOW binades below the base."""
-    return imad(byte - base + 30, 0x04000400, Int32(0))
+    """mxfp4 in f16: the factor 2^(byte - base + 15) of a code as f16 (which carries 2^-14), twice in a word. Exact to WINDOW binades below the base."""
+    return power_of_two(byte - base + 15)

@@ -7,11 +7,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ..addressing.ragged import clamp, falls_in_share, KEYS, LARGEST, Sequences
+from ..addressing.ragged import (
+    falls_in_share, KEYS, LARGEST, length_of, pages_of_keys, range_length, range_start, Sequences,
+)
 from ..device.ptx import asm
-from ..device.ptx_math import bits_f32, opaque, select, shr, sub_sat, udiv
+from ..device.ptx_math import bits_f32, opaque, select, shr, udiv
 from ..device.ptx_memory import ldg32, ldg32_if, lds128, lds32, sts32, sts_f32_if, sts_v4
 from ..device.ptx_warp import redux
+
 
 MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
 ENDS_BYTES = (MOST + 1) * 4     # ends[i] of sequence i; LARGEST where there is none
@@ -98,12 +101,12 @@ class Runs(Sequences):
         else:
             low = [ldg32(x + Int64(b) * 4) for x in self.prefix] + [Int32(0)]
             high = [ldg32(x + Int64(b) * 4, 4) for x in self.prefix] + [Int32(0)]
-        first = clamp(low[0], 0, self.indices)
-        listed = clamp(high[0], first, self.indices) - first
-        token = clamp(low[1], 0, self.tokens)
-        q_len = clamp(high[1], token, self.tokens) - token
-        k_len = cutlass.max(sub_sat(high[2], low[2]), 0)
-        blocks = cutlass.min(cutlass.min(listed, (k_len >> 7) + cutlass.min(k_len & 127, 1)), self.k_tiles)
+        first = range_start(low[0], self.indices)
+        listed = range_length(first, high[0], self.indices)
+        token = range_start(low[1], self.tokens)
+        q_len = range_length(token, high[1], self.tokens)
+        k_len = length_of(low[2], high[2])
+        blocks = cutlass.min(cutlass.min(listed, pages_of_keys(k_len)), self.k_tiles)
         return first, listed, blocks, token, q_len, k_len
 
     @cute.jit

@@ -5,15 +5,20 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ...configs.arch import ARCHS
 from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..device.fixed import Fixed
 from ..device.ptx_barriers import fence_async_shared, fence_mbarrier_init, mbarrier_init
-from ..device.ptx_math import bcast_half, e4m3x2_to_f16x2, opaque, shr, udiv
+from ..device.ptx_math import opaque, shr
 from ..device.ptx_warp import shfl_idx
 
-SHARED_LIMIT = 227 * 1024       # bytes a CTA may use on sm_90
 STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps (of wide kernels)
 WARPS = 4                       # of a group
+
+# mxfp4: with these bases one factor serves a page or a row, and no group's term leaves the range of f32
+KEY_BASES = (47, 180)           # of a slice of keys
+QUERY_BASES = (8, 180)          # of a query row
+FACTOR_BIAS = 134               # a row's factor is 2^(base - 134)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +31,9 @@ class RingConfig:
         """None, or why this variant cannot run."""
         if self.format not in GROUPS or self.scale_layout not in ("public", "preordered_mma"):
             return f"unknown format {self.format!r} or scale layout {self.scale_layout!r}"
-        if self.shared_bytes > SHARED_LIMIT:
-            return f"{self.shared_bytes} bytes of shared memory of {SHARED_LIMIT}"
+        limit = ARCHS["sm_90a"].shared_per_cta
+        if self.shared_bytes > limit:
+            return f"{self.shared_bytes} bytes of shared memory of {limit}"
         return None
 
     @property
@@ -74,17 +80,3 @@ class Warp(Fixed):
                 mbarrier_init(self.base + self.c.barriers + s * 8, 1)
             fence_mbarrier_init()
             fence_async_shared()
-
-
-@cute.jit
-def cut(total, shares, share):
-    """Units [u, stop) of a share: each as even as can be, and neighbouring shares together too. total: below 2^31; shares: below 2^15."""
-    each = udiv(total, shares)
-    spare = total - each * shares
-    return each * share + udiv(spare * share, shares), each * (share + 1) + udiv(spare * (share + 1), shares)
-
-
-def nvfp4_scales(raw):
-    """Two scale bytes, of a lane's first and last 16 codes -> each as f16, twice in a word."""
-    pair = e4m3x2_to_f16x2(raw)
-    return [bcast_half(pair, False), bcast_half(pair, True)]

@@ -35,15 +35,16 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ..addressing.ragged import table_from
+from ..addressing.shares import cut
 from ..device import wgmma
-from .kernel import BlockScoresArgs, BlockScoresKernel
 from ..device.ptx_barriers import bar_arrive, bar_sync, mbarrier_wait
-from ..device.ptx_math import and_, bits_f32, fmax_nan, fmul, opaque, pack64, select_f32
+from ..device.ptx_math import bits_f32, fmax_nan, fmul, opaque, pack64
 from ..device.ptx_memory import lds128, lds128_f32, stg_f32_if, sts128_f32
-from ..device.ptx_warp import shfl_xor_f32
+from ..epilogues.block_max import over_row_groups
 from ..epilogues.fill_ragged import fill_invisible
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from .sm90_decode_ring import Ring
-from .sm90_decode_start import cut, Warp
+from .sm90_decode_start import Warp
 from .sm90_decode_wide_columns import Columns
 from .sm90_decode_wide_config import WideDecodeConfig
 from .sm90_decode_wide_pages import Slice, SLICE_END
@@ -170,7 +171,7 @@ class WideDecodeKernel(BlockScoresKernel):
             for i in cutlass.range_constexpr(c.columns // 16):
                 four = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
                 values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
-            self.store(w, self.reduce_rows(w, values), bad, kb, outputs)
+            self.store(w, over_row_groups(values, w.lane), bad, kb, outputs)
             if const_expr(fast is None):
                 due = Int32(1)
             elif release != 0:
@@ -179,21 +180,8 @@ class WideDecodeKernel(BlockScoresKernel):
             bar_arrive(w.barrier + stage, 128)
         return due, cursor
 
-    def reduce_rows(self, w, values):
-        """Maxima over the 8 row groups, scattered: see output_column."""
-        for bit in (16, 8, 4):
-            half = len(values) // 2
-            if half:
-                flag = and_(w.lane, bit)
-                keep = [select_f32(b, a, flag) for a, b in zip(values[:half], values[half:])]
-                send = [select_f32(a, b, flag) for a, b in zip(values[:half], values[half:])]
-                values = [fmax_nan(a, shfl_xor_f32(b, bit)) for a, b in zip(keep, send)]
-            else:
-                values = [fmax_nan(values[0], shfl_xor_f32(values[0], bit))]
-        return values
-
     def output_column(self, w):
-        """The column whose score a lane holds after reduce_rows (with 64 columns: this one and the next; with 16: lanes without bit 2)."""
+        """The column whose score a lane holds after over_row_groups (with 64 columns: this one and the next; with 16: lanes without bit 2)."""
         values, v = self.c.columns // 4, Int32(0)
         for bit in (16, 8, 4):
             values = values // 2

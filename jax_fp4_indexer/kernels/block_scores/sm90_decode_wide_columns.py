@@ -15,14 +15,15 @@ from ..addressing.ragged import LARGEST
 from ..device import wgmma
 from ..device.fixed import Fixed
 from ..device.ptx_barriers import bar_sync, fence_async_shared
-from ..device.ptx_math import add_sat, bcast_half, e4m3x2_to_f16x2, hmul2, imad, unpack64
+from ..device.ptx_math import add_sat, hmul2, unpack64
 from ..device.ptx_memory import evict_first, ldg128, ldg32, ldg_u16, ldg_u8, lds64, sts32, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands.any_scale import query_operands
+from ..operands.f16 import nvfp4_scales, power_of_two
+from ..operands.scale_addresses import group_offset, Operators, token_offset
+from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
 Q_WINDOW = 27                   # binades below a column's base that its operand holds exactly
-Q_BASE_MIN, Q_BASE_MAX = 8, 180 # one factor covers it; no overflow with a slice's base of at most 180
-FACTOR_BIAS = 134               # a column's factor is 2^(base - 134)
 
 
 class Columns(Fixed):
@@ -44,8 +45,8 @@ class Columns(Fixed):
             at = (Int64(token) * Int64(self.heads_q) + Int64(head)) * c.groups + Int64(first)
         else:
             plane = Int64((self.tokens + 127) // 128) * (128 * c.groups)
-            row = Int64(token // 128) * (128 * c.groups) + Int64((token % 32) * 16 + (token % 128) // 32 * 4)
-            at = Int64(head) * plane + row + Int64((first // 4) * 512 + first % 4)
+            row = Int64(token // 128) * (128 * c.groups) + Int64(token_offset(token, Operators))
+            at = Int64(head) * plane + row + Int64(group_offset(first, Operators))
         return self.q_scale + at
 
     @cute.jit
@@ -104,22 +105,20 @@ class Columns(Fixed):
         b = query_operands(words)
         regular = Int32(1)
         if const_expr(c.format == "nvfp4"):
-            pair = e4m3x2_to_f16x2(raw)
-            s = [bcast_half(pair, False), bcast_half(pair, True)]
+            s = nvfp4_scales(raw)
         else:
             quad = w.lane - w.t
             others = [shfl_idx(raw, quad + x) for x in range(4)]
             base = cutlass.max(cutlass.max(others[0], others[1]), cutlass.max(others[2], others[3]))
             least = cutlass.min(cutlass.min(others[0], others[1]), cutlass.min(others[2], others[3]))
-            if (base < Q_BASE_MIN) | (base > Q_BASE_MAX) | (base - least > Q_WINDOW):
+            if (base < QUERY_BASES[0]) | (base > QUERY_BASES[1]) | (base - least > Q_WINDOW):
                 regular = Int32(0)
-            shift = imad(raw - base + 28, 0x04000400, Int32(0))          # 2^(byte - base + 13)
-            s = [shift, shift]
+            s = [power_of_two(raw - base + 13)] * 2
             sts_v4(w.base + c.raw_codes + column * 64 + w.t * 16, words)
             if w.t == 0:
                 packed = others[0] | (others[1] << 8) | (others[2] << 16) | (others[3] << 24)
                 sts32(w.base + c.raw_scales + column * 4, 0, packed)
-                exponent = cutlass.max(base, Q_BASE_MIN) - FACTOR_BIAS + 127
+                exponent = cutlass.max(base, QUERY_BASES[0]) - FACTOR_BIAS + 127
                 sts32(w.base + c.factors + column * 4, 0, exponent << 23)
         for x in cutlass.range_constexpr(16):
             sts32(w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K,

@@ -1,11 +1,11 @@
 """What a variant of the sm_90a decode kernel is made of, and where everything lies in shared memory."""
 import dataclasses
 
+from ...configs.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM
 from ...configs.block_scores import CODE_BYTES
 from ..addressing.ragged import TABLE_BYTES
 from .sm90_decode_start import RingConfig, STAGES
 
-REGISTERS = 65536
 NAMED_BARRIERS = 16
 
 
@@ -28,7 +28,7 @@ class WideDecodeConfig(RingConfig):
             return f"{self.warpgroups} warpgroups need {self.warpgroups * STAGES} named barriers of {NAMED_BARRIERS}"
         # Two accumulators, one tile's keys, and about 60 for addresses and state
         need = self.columns + 32 + self.columns // 4 + 60
-        if need > min(self.registers, 255):
+        if need > min(self.registers, MAX_REGISTERS_PER_THREAD):
             return f"about {need} registers a thread of {self.registers}"
         return super().fits()
 
@@ -38,7 +38,7 @@ class WideDecodeConfig(RingConfig):
 
     @property
     def registers(self):
-        return REGISTERS // self.threads // 8 * 8
+        return REGISTERS_PER_SM // self.threads // 8 * 8
 
     # ---- shared memory: the table of the sequences, then per warpgroup (offsets from the warpgroup's base; a multiple of 128)
     @property

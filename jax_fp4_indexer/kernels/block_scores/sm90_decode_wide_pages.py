@@ -17,10 +17,11 @@ from ..device.ptx_math import bits_f32, fmax_nan, fmul, imad, outside, pack64, s
 from ..device.ptx_memory import lds128, lds32, lds64, lds_u16, lds_u8, sts_f32
 from ..device.ptx_warp import ballot_le, redux
 from ..operands.any_scale import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
-from .sm90_decode_start import nvfp4_scales
+from ..operands.f16 import nvfp4_scales
+from ..operands.scale_addresses import Operators, tiled_offset
+from .sm90_decode_start import KEY_BASES
 
 K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
-K_BASE_MIN, K_BASE_MAX = 47, 180        # with a column's base of at most 180 no group's term leaves the range of f32
 SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
 
 
@@ -35,7 +36,7 @@ class Slice(Fixed):
             self.tile_step, self.half_step = 64 * c.groups, 8 * c.groups
         else:
             first = w.t * (c.groups // 4)
-            self.scale_offset = (first // 4) * 512 + (row % 32) * 16 + (row // 32) * 4 + first % 4
+            self.scale_offset = tiled_offset(row, first, Operators)
             self.tile_step, self.half_step = 8, 128
         self.code_offset = w.warp * 1024 + w.lane * 16
 
@@ -57,7 +58,7 @@ class Slice(Fixed):
         if self.c.format == "nvfp4":
             return Int32(1)
         base, least = window
-        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(base, Int32(K_BASE_MIN), Int32(K_BASE_MAX - K_BASE_MIN))
+        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(base, Int32(KEY_BASES[0]), Int32(KEY_BASES[1] - KEY_BASES[0]))
         return select(irregular, Int32(0), (base - 7) << 23, Int32(0))
 
     def operand(self, buffer, tile, scales):

@@ -30,7 +30,6 @@ from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.arch import REGISTERS_PER_SM
 from ...configs.block_scores import HEAD_DIM, PAGE, Scratch
-from .kernel import BlockScoresKernel
 from ..device.ptx_barriers import (
     bar_arrive, bar_sync, fence_mbarrier_init, mbarrier_arrive, mbarrier_expect_tx, mbarrier_init, mbarrier_passed,
     mbarrier_wait,
@@ -39,14 +38,16 @@ from ..device.ptx_copies import bulk_load_shared_often, bulk_stores_have_read, c
 from ..device.ptx_math import bits_f32, opaque, select
 from ..device.ptx_memory import ldg32, ldg_f32, lds128, lds32, stg_f32_if, sts_v4
 from ..device.ptx_warp import lane_here, shfl_idx
+from ..device.ring import advance
 from ..device.wgmma import tile_descriptor
 from ..epilogues import fill_by_table
 from ..epilogues.fill_by_copy_engine import fill_unit, write_pattern
 from ..operands import s8
 from ..operands.bf16 import OUT_SCALE
 from . import prefill_schedule, sm90_choose_precision, sm90_prefill_queries
+from .kernel import BlockScoresKernel
 from .sm90_prefill_maxima import arrive_once, columns_up_to, quad_max, step, TILE_ROWS
-from .sm90_prefill_steps import StepsOfPrecision, AllSteps
+from .sm90_prefill_steps import AllSteps, StepsOfPrecision
 
 ROWS_LOG2 = 8
 TILES = sm90_prefill_queries.ROWS // TILE_ROWS
@@ -179,10 +180,7 @@ class Prefill(BlockScoresKernel):
                     if opening != 0:        # a ring of pages for every CTA takes longer to come than the first queries, which nothing can start without
                         bar_sync(Int32(ASKED), 32 * f.producer_warps)
                         opening = Int32(0)
-                    stage = stage + 1
-                    if stage == f.stages:
-                        stage = Int32(0)
-                        parity = parity ^ 1
+                    stage, parity = advance(stage, parity, f.stages)
                 left, first = left - pages, first + Int64(pages)
                 skip = Int32(0)
                 if left > 0:
@@ -229,10 +227,7 @@ class Prefill(BlockScoresKernel):
                 if opening != 0:
                     bar_arrive(Int32(ASKED), 32 * f.producer_warps)
                     opening = Int32(0)
-                slot = slot + 1
-                if slot == f.slots:
-                    slot = Int32(0)
-                    parity = parity ^ 1
+                slot, parity = advance(slot, parity, f.slots)
                 left, first = left - pages, first + Int64(pages)
                 skip = Int32(0)
                 if left > 0:
@@ -309,19 +304,13 @@ class Prefill(BlockScoresKernel):
                 best = Float32(-float("inf"))
             stg_f32_if(exists, addr + Int64(page) * Int64(args.tokens) * 4, best)
             page = cute.arch.make_warp_uniform(next_page) - place
-            stage = stage + 1
-            if stage == f.stages:
-                stage = Int32(0)
-                k_parity = k_parity ^ 1
+            stage, k_parity = advance(stage, k_parity, f.stages)
 
     @cute.jit
     def give_back(self, smem: Int32, slot: Int32, parity: Int32):
         """A slot of queries to the producers; the next one and its parity."""
         arrive_once(smem + self.config.q_empty + slot * 8)
-        slot = slot + 1
-        if slot == self.config.slots:
-            slot = Int32(0)
-            parity = parity ^ 1
+        slot, parity = advance(slot, parity, self.config.slots)
         return slot, parity
 
     @cute.jit

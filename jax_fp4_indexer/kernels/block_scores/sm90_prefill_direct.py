@@ -19,16 +19,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...configs.block_scores import CODE_BYTES, KEY_WINDOW, PAGE, QUERY_CHUNK
+from ...configs.block_scores import CODE_BYTES, GROUPS, KEY_WINDOW, PAGE, QUERY_CHUNK
 from ..device.ptx_barriers import fence_async_shared, mbarrier_wait
 from ..device.ptx_math import outside, shr
 from ..device.ptx_memory import ld_v4, ld_v4_passing, ldg32, red_max, red_or, sts32, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
+from ..device.ring import advance
 from ..device.wgmma import tile_descriptor
 from ..epilogues import fill_by_table
-from ..operands.bf16 import (
-    groups_of, key_scale, load_scales, query_scales_of_quarter, tile_bytes, tiled_offset, key_codes_to_bf16, codes_to_bf16,
-)
+from ..operands.bf16 import codes_to_bf16, key_codes_to_bf16, key_scale, load_scales, query_scales_of_quarter
+from ..operands.scale_addresses import Operators, tile_bytes, tiled_offset
 from . import sm90_prefill_queries
 from .sm90_prefill import CONFIGS, Prefill, ROWS_LOG2
 from .sm90_prefill_maxima import arrive_once, TILE_ROWS
@@ -85,10 +85,7 @@ class PrefillDirect(Prefill):
                 fence_async_shared()
                 cute.arch.sync_warp()
                 arrive_once(smem + f.q_full + slot * 8)
-                slot = slot + 1
-                if slot == f.slots:
-                    slot = Int32(0)
-                    q_parity = q_parity ^ 1
+                slot, q_parity = advance(slot, q_parity, f.slots)
                 for p in cutlass.range(pages, unroll=1):
                     following = p + 1
                     if following % 32 == 0:
@@ -108,10 +105,7 @@ class PrefillDirect(Prefill):
                     arrive_once(smem + f.k_full + stage * 8)
                     if const_expr(self.flagged):
                         self.flag_page(args, layout, item, p, bad, lane)
-                    stage = stage + 1
-                    if stage == f.stages:
-                        stage = Int32(0)
-                        k_parity = k_parity ^ 1
+                    stage, k_parity = advance(stage, k_parity, f.stages)
                 left, first = left - pages, first + Int64(pages)
                 skip = Int32(0)
                 at = self.steps.next_cursor(args, layout, at, item, first)
@@ -164,16 +158,16 @@ class PrefillDirect(Prefill):
         """(codes, scales) of this lane's part of the warp's first block of 8 rows of a page."""
         row, part = warp * 8 + lane // 4, lane % 4
         source = Int64(page_id) * Int64(args.heads_kv) + Int64(item.kv)
-        groups = groups_of(self.format)
+        groups = GROUPS[self.format]
         scale_bytes, scale_at = PAGE * groups, row * groups + part * (groups // 4)
         if const_expr(self.scale_layout != "public"):
-            scale_bytes, scale_at = tile_bytes(self.format), tiled_offset(row, part * (groups // 4))
+            scale_bytes, scale_at = tile_bytes(self.format), tiled_offset(row, part * (groups // 4), Operators)
         return args.k.toint() + source * (PAGE * CODE_BYTES) + Int64(row * CODE_BYTES + part * 16), args.k_scale.toint() + source * scale_bytes + Int64(scale_at)
 
     @cute.jit
     def load_block(self, code_at: Int64, scale_at: Int64, codes, scales, i: cutlass.Constexpr):
         """Block i of the warp's into its registers."""
-        step = ROWS * groups_of(self.format) if self.scale_layout == "public" else ROWS // 32 * 4
+        step = ROWS * GROUPS[self.format] if self.scale_layout == "public" else ROWS // 32 * 4
         words = ld_v4_passing(code_at, i * ROWS * CODE_BYTES)
         for j in cutlass.range_constexpr(4):
             codes[i * 4 + j] = words[j]

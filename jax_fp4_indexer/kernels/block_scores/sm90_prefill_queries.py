@@ -20,12 +20,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...configs.block_scores import CODE_BYTES
+from ...configs.block_scores import CODE_BYTES, GROUPS
 from ..device.ptx_copies import copy16, copy4
-from ..device.ptx_math import and_, shr, shr_by
+from ..device.ptx_math import shr, shr_by
 from ..device.ptx_memory import lds128, lds32, sts_v4
 from ..operands import s8
-from ..operands.bf16 import groups_of, query_scales_of_quarter, tile_bytes, tiled_offset, codes_to_bf16
+from ..operands.bf16 import codes_to_bf16, query_scales_of_quarter
+from ..operands.scale_addresses import group_offset, Instructions, Operators, tile_bytes, token_offset
 
 ROWS = 256
 SCALE_ROOM, DESCRIPTION = 8, 64     # bytes of a row's scales, of an item
@@ -35,14 +36,14 @@ SLOT_BYTES = ROWS * (CODE_BYTES + SCALE_ROOM)
 @cute.jit
 def scale_address(args, token: Int32, head: Int32, part: Int32, format: cutlass.Constexpr, scale_layout: cutlass.Constexpr):
     """Address of the scale bytes of quarter `part` of a query row."""
-    groups = groups_of(format)
+    groups = GROUPS[format]
     group = part * (groups // 4)
     if const_expr(scale_layout == "public"):
         at = (Int64(token) * Int64(args.heads_q) + Int64(head)) * groups + Int64(group)
     else:
         # No token is negative: by shifts, a division takes one instruction, not four.
         tile = Int64(head) * Int64(shr(args.tokens + 127, 7)) + Int64(shr(token, 7))
-        at = tile * tile_bytes(format) + Int64(and_(token, 31) * 16 + and_(shr(token, 5), 3) * 4 + tiled_offset(0, group))
+        at = tile * tile_bytes(format) + Int64(token_offset(token, Instructions) + group_offset(group, Operators))
     return args.q_scale.toint() + at
 
 
@@ -69,7 +70,7 @@ def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, format: cutlass
     """This warp's (0 .. warps - 1) part of the rows of an item on their way to shared address `slot`, 8 rows at a time: of a row's four lanes each copies 16 bytes of
     codes, the first (NVFP4: two) four scale bytes as well."""
     part, row8 = lane % 4, lane // 4
-    words = groups_of(format) // 4
+    words = GROUPS[format] // 4
     for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
         row = block * 8 + row8
         token, head = place_of(item, row)

@@ -9,6 +9,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import Scratch
+from ..addressing.shares import even_share
 from ..device.ptx_memory import ldg32, ldg64, ldg_v4
 from . import prefill_items
 from .prefill_items import Item
@@ -44,9 +45,7 @@ class StepsOfPrecision:
     @cute.jit
     def share(self, args, worker: Int32, workers: Int32):
         """(first step, number of steps) of a worker: an even cut of the total."""
-        total = self.total(args)
-        low = total * Int64(worker) // Int64(workers)
-        return low, Int32(cutlass.min(total * Int64(worker + 1) // Int64(workers) - low, Int64(2**31 - 1)))
+        return even_share(self.total(args), worker, workers)
 
     @cute.jit
     def start(self, args, layout, step: Int64):

@@ -22,15 +22,18 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import (
-    INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW, WIDE_PAGE_BYTES,
+    GROUPS, INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW,
+    WIDE_PAGE_BYTES,
 )
-from .kernel import BlockScoresKernel
+from ..device.integers import clamp_from_below
 from ..device.ptx_math import outside, pack64, select
 from ..device.ptx_memory import ldg32, ldg_u8, lds128, lds64, stg32, stg64, stg_v4, sts32, sts_v4
 from ..device.ptx_warp import redux
 from ..operands import s8
-from ..operands.bf16 import groups_of, key_scale, NAN_PAIR, tile_bytes, tiled_offset, key_codes_to_bf16
+from ..operands.bf16 import key_codes_to_bf16, key_scale, NAN_PAIR
+from ..operands.scale_addresses import Operators, SCALE_TILE, tile_bytes, tiled_offset
 from . import prefill_schedule
+from .kernel import BlockScoresKernel
 
 THREADS = 256
 WARPS = THREADS // 32
@@ -122,7 +125,7 @@ class Prepare(BlockScoresKernel):
         word = tid % 16
         codes = args.k.toint() + source * (PAGE * 64) + Int64(tid) * 4
         wide = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
-        groups = groups_of(self.format)
+        groups = GROUPS[self.format]
         w, s = cute.make_rmem_tensor(WORDS, Int32), cute.make_rmem_tensor(WORDS, Int32)
         for i in cutlass.range_constexpr(WORDS):                # all loads first
             w[i] = ldg32(codes, i * THREADS * 4)
@@ -130,7 +133,7 @@ class Prepare(BlockScoresKernel):
             if const_expr(self.scale_layout == "public"):
                 s[i] = ldg_u8(args.k_scale.toint() + source * (PAGE * groups) + Int64(row * groups + group))
             else:
-                s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.format) + Int64(tiled_offset(row, group)))
+                s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.format) + Int64(tiled_offset(row, group, Operators)))
         # Slot 4 * p + j of a row's stretch holds piece p of words j, of the second row those of p ^ 1: lanes that store together hit all banks.
         lane, far = tid % 32, tid // 16 % 2 * 4
         to = stage + lane // 16 * 256 + word % 4 * 16 + word // 4 * 4
@@ -209,12 +212,12 @@ class Prepare(BlockScoresKernel):
         """A warp QUERY_CHUNK tokens at a time, those below the end of the last sequence: query_flags of configs Scratch."""
         end = Int32(0)
         if args.num_seqs > 0:
-            end = prefill_schedule.clamp(ldg32(args.cu_seqlens_q.toint() + Int64(args.num_seqs) * 4), 0, args.tokens)
+            end = clamp_from_below(ldg32(args.cu_seqlens_q.toint() + Int64(args.num_seqs) * 4), 0, args.tokens)
         tiles = (args.tokens + 127) // 128
         ratio = args.heads_q // args.heads_kv
         c = worker
         while c < (args.tokens + QUERY_CHUNK - 1) // QUERY_CHUNK:
-            rows = prefill_schedule.clamp(end - c * QUERY_CHUNK, 0, QUERY_CHUNK)
+            rows = clamp_from_below(end - c * QUERY_CHUNK, 0, QUERY_CHUNK)
             found = Int32(0)
             if rows > 0:
                 # one word = the four exponents of a (token, head); a lane has a token and every fourth head, BATCH of them in flight. Reading one twice does no harm.
@@ -225,8 +228,8 @@ class Prepare(BlockScoresKernel):
                     if const_expr(self.scale_layout == "public"):
                         words = [ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(h)) * 4) for h in heads]
                     else:
-                        at = args.q_scale.toint() + Int64(t // 128) * 512 + Int64(tiled_offset(t % 128, 0))
-                        words = [ldg32(at + Int64(h) * Int64(tiles) * 512) for h in heads]
+                        at = args.q_scale.toint() + Int64(t // 128) * SCALE_TILE + Int64(tiled_offset(t % 128, 0, Operators))
+                        words = [ldg32(at + Int64(h) * Int64(tiles) * SCALE_TILE) for h in heads]
                     for i in cutlass.range_constexpr(BATCH):
                         found = found | self.row_flags(words[i], heads[i] // ratio)
             found = redux("or", found)

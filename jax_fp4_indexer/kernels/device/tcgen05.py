@@ -4,6 +4,7 @@ Every function that issues asynchronous work is called by a whole warp and elect
 """
 from cutlass import Float32
 
+from .integers import signed
 from .ptx import asm
 
 _ELECT = "{ .reg .pred one; .reg .b32 e; elect.sync e|one, -1; "
@@ -30,10 +31,6 @@ def instruction(format, step):
     return value
 
 
-def _signed(x):
-    return x - 2**32 if x >= 2**31 else x
-
-
 def tmem_alloc(address, columns):
     """Write the TMEM address of `columns` columns to shared memory, and let no one wait for more."""
     asm(f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$0], {columns};", [], [address], "r")
@@ -53,7 +50,7 @@ def copy_scales(column, atoms, words):
     """Scales of 128 rows (`words` atoms of 512 bytes from descriptor start `atoms` on) to TMEM columns, in every lane quarter."""
     text = _ELECT + ".reg .b32 s; .reg .b64 d; "
     for i in range(words):
-        text += f"add.s32 s, $1, {32 * i}; mov.b64 d, {{s, {_signed(SCALE_ATOM)}}}; @one tcgen05.cp.cta_group::1.32x128b.warpx4 [$0+{4 * i}], d; "
+        text += f"add.s32 s, $1, {32 * i}; mov.b64 d, {{s, {signed(SCALE_ATOM)}}}; @one tcgen05.cp.cta_group::1.32x128b.warpx4 [$0+{4 * i}], d; "
     asm(text + "}", [], [column, atoms], "r,r")
 
 
@@ -65,9 +62,9 @@ def multiply(format, accumulator, q, k, q_scales, k_scales, done):
     columns = 4 if format == "nvfp4" else 0             # from the scales of one step to those of the next
     text = _ELECT + ".reg .pred t; .reg .b64 a, b; .reg .b32 x, y, u, v; "
     for step in range(2):
-        text += (f"setp.ne.b32 t, {step}, 0; add.s32 x, $1, {K_STEP * step}; add.s32 y, $2, {K_STEP * step}; mov.b64 a, {{x, {_signed(OPERAND)}}}; "
-                 f"mov.b64 b, {{y, {_signed(OPERAND)}}}; add.s32 u, $3, {columns * step}; add.s32 v, $4, {columns * step}; "
-                 f"@one tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block{block}.collector::a::discard [$0], a, b, {_signed(instruction(format, step))}, [u], [v], t; ")
+        text += (f"setp.ne.b32 t, {step}, 0; add.s32 x, $1, {K_STEP * step}; add.s32 y, $2, {K_STEP * step}; mov.b64 a, {{x, {signed(OPERAND)}}}; "
+                 f"mov.b64 b, {{y, {signed(OPERAND)}}}; add.s32 u, $3, {columns * step}; add.s32 v, $4, {columns * step}; "
+                 f"@one tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block{block}.collector::a::discard [$0], a, b, {signed(instruction(format, step))}, [u], [v], t; ")
     text += "@one tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$5]; }"
     asm(text, [], [accumulator, q, k, q_scales, k_scales, done], "r,r,r,r,r,r")
 

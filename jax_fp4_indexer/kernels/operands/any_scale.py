@@ -55,11 +55,15 @@ def nvfp4_piece(lo, hi, scales, b):
     return multiply(key_operands(lo, hi, scales), b)
 
 
+def times_two_factors(x, exponent):
+    """x * 2^exponent, -252 <= exponent <= 252, as two factors so that neither leaves the range by itself."""
+    half = exponent >> 1
+    return fmul(fmul(x, pow2_f32(half)), pow2_f32(exponent - half))
+
+
 def times_pow2(x, k_byte, q_byte):
     """x * 2^(q + k - 254), NaN where either byte is 255. |x| < 2^11 and a multiple of 1/4: below -252 nothing is left of it."""
-    e = cutlass.max(k_byte + q_byte - 254, Int32(-252))
-    half = e >> 1
-    y = fmul(fmul(x, pow2_f32(half)), pow2_f32(e - half))
+    y = times_two_factors(x, cutlass.max(k_byte + q_byte - 254, Int32(-252)))
     not_finite = Int32(cutlass.max(k_byte, q_byte) == 255)
     return select_f32(Float32(float("nan")), y, not_finite)
 

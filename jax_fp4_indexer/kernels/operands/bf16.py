@@ -12,7 +12,6 @@ along D, the same for queries and keys, so that dot products do not see it.
 """
 from cutlass import Int32
 
-from ...configs.block_scores import GROUPS
 from ..device.ptx_math import and_, bmul2, imad, mux, select, shl, shr
 from ..device.ptx_memory import ld_u16, ld_u8
 
@@ -74,18 +73,3 @@ def query_scales_of_quarter(raw, format):
 def load_scales(addr, format):
     """The scale bytes of 32 codes: two E4M3 or one E8M0."""
     return ld_u16(addr) if format == "nvfp4" else ld_u8(addr)
-
-
-# ---- where a scale byte lies (formats/scale_layout.py states the layouts)
-def tiled_offset(row, group):
-    """Within one 128-row tile of the preordered layout."""
-    return (group // 4) * 512 + (row % 32) * 16 + (row // 32) * 4 + group % 4
-
-
-def groups_of(format):
-    return GROUPS[format]
-
-
-def tile_bytes(format):
-    """Bytes of 128 rows in the preordered layout."""
-    return (GROUPS[format] + 3) // 4 * 512

@@ -8,7 +8,9 @@ Word j of a row's 16 bytes held by a lane (codes n0 .. n7, n0 in the low nibble)
 
 The order of d is permuted, the same way for queries and keys, so the dot product does not see it.
 """
-from ..device.ptx_math import and_, mad, mux, shl, shr
+from cutlass import Int32
+
+from ..device.ptx_math import and_, bcast_half, e4m3x2_to_f16x2, imad, mad, mux, shl, shr
 
 SIGN_AND_CODE = 0x8E008E00
 CODE_EXPONENT = -14             # an operand is value * 2^CODE_EXPONENT
@@ -22,3 +24,14 @@ def codes_to_f16(w, two=None):
     odd = mux(w, shr(w, 3), 0x80808080)
     even = mux(shl(w, 4), shl(w, 1), 0x80808080) if two is None else mad(and_(w, 0x0F0F0F0F), two, 0x70707070)
     return (and_(odd, SIGN_AND_CODE), and_(shl(odd, 8), SIGN_AND_CODE), and_(even, SIGN_AND_CODE), and_(shl(even, 8), SIGN_AND_CODE))
+
+
+def nvfp4_scales(raw):
+    """Two scale bytes, of a lane's first and last 16 codes -> each as f16, twice in a word (sm_89 and later)."""
+    pair = e4m3x2_to_f16x2(raw)
+    return [bcast_half(pair, False), bcast_half(pair, True)]
+
+
+def power_of_two(exponent):
+    """2^exponent as f16, twice in a word, exponent -14 .. 15."""
+    return imad(exponent + 15, 0x04000400, Int32(0))

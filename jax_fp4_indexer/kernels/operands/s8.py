@@ -6,6 +6,7 @@ of 2^(e - 128). Products and sums of 128 of them stay below 2^21, so int32 and f
 """
 from cutlass import Int32
 
+from ..device.integers import signed
 from ..device.ptx_math import and_, mux_bits, prmt, shl_by, shr
 
 
@@ -13,7 +14,7 @@ def tables(d):
     """Bytes of 2 * |value| << d of the 8 magnitudes, then of their negatives: two words each."""
     kept = shl_by(Int32(0xFF), d) & 0xFF
     kept = kept * 0x01010101
-    return [shl_by(Int32(0x03020100), d), shl_by(Int32(0x0C080604), d), shl_by(_word(0xFDFEFF00), d) & kept, shl_by(_word(0xF4F8FAFC), d) & kept]
+    return [shl_by(Int32(0x03020100), d), shl_by(Int32(0x0C080604), d), shl_by(Int32(signed(0xFDFEFF00)), d) & kept, shl_by(Int32(signed(0xF4F8FAFC)), d) & kept]
 
 
 def codes_to_s8(w, t):
@@ -29,7 +30,3 @@ def codes_to_s8(w, t):
 def unit_bits(exponent):
     """Bits of the float 2^(exponent - 128), exponent 2 .. 255: the factor of one side."""
     return (exponent - 1) << 23
-
-
-def _word(x):
-    return Int32(x - 2**32 if x >= 2**31 else x)

@@ -8,6 +8,7 @@ negative codes and 0 for positive ones. Their sum, the second doubled, carries n
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ..device.integers import signed
 from ..device.ptx_math import imad, prmt, shr, xor
 from ..device.ptx_memory import sts_v4
 
@@ -21,7 +22,7 @@ def store_tables(tables, thread):
     """The tables into shared memory, 16 bytes a shift: positive low, high, negative low, high. Threads 0 .. SHIFTS - 1 write."""
     if thread < SHIFTS:
         low, high = Int32(_LOW) << thread, Int32(_HIGH) << thread
-        sts_v4(tables + thread * 16, [low << 1, high << 1, Int32(0x80808000 - 2**32) - low, Int32(0x80808080 - 2**32) - high])
+        sts_v4(tables + thread * 16, [low << 1, high << 1, Int32(signed(0x80808000)) - low, Int32(signed(0x80808080)) - high])
 
 
 def codes_to_s8(w, t):
