@@ -48,6 +48,19 @@ def test_imports_point_down(layer, path):
         assert not (parts[0] in ("cutlass", "cuda", "torch") and layer in WITHOUT_DSL), f"{layer} imports {name}"
 
 
+# Of kernels/: what a shared folder may import of the others. An op's folder may import all of them, and no other op's.
+SHARED_KERNELS = {"device": set(), "operands": {"device"}, "addressing": {"device"}, "epilogues": {"device", "addressing"}}
+
+
+def test_shared_kernel_folders_import_downwards_and_no_op_imports_another():
+    for path in sorted((PACKAGE / "kernels").rglob("*/*.py")):
+        folder = path.parent.name
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[:2] == ["jax_fp4_indexer", "kernels"] and (PACKAGE / "kernels" / parts[2]).is_dir():
+                assert parts[2] == folder or parts[2] in SHARED_KERNELS.get(folder, SHARED_KERNELS), f"{path.name} imports {name}"
+
+
 def test_every_layer_has_files_and_every_folder_is_a_layer():
     assert {layer for layer, _ in FILES} == set(ALLOWED)
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}

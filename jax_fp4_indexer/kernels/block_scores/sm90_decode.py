@@ -44,9 +44,9 @@ from ..operands import s8_tables
 from .kernel import BlockScoresArgs, BlockScoresKernel
 from .sm90_decode_config import DecodeConfig, WIDE_BYTES
 from .sm90_decode_pages import join, Page
-from .sm90_decode_queries import Queries
+from .sm90_decode_queries import Queries, QueryTile
 from .sm90_decode_ring import Feed
-from .sm90_decode_runs import runs_from
+from .sm90_decode_runs import Run, runs_from
 from .sm90_decode_start import Warp
 
 STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
@@ -123,17 +123,17 @@ class DecodeKernel(BlockScoresKernel):
         run = seqs.run(first, stop, w.lane)
         # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
         asked = early
-        if (run[0] != guess) | (stop != beyond):
-            batch = run[1]
+        if (run.unit != guess) | (stop != beyond):
+            batch = run.end
             if args.heads_kv == 1:
                 batch = stop
-            asked = feed.ask(w, run[0] + w.turn, batch, run[5] - run[0])
-        cursor = feed.take(w, run[0] + w.turn, asked, run[3], run[1])
+            asked = feed.ask(w, run.unit + w.turn, batch, run.index - run.unit)
+        cursor = feed.take(w, run.unit + w.turn, asked, run.kv_head, run.end)
         if w.turn == 0:
             cursor = self.first(w, feed, cursor)
-        u = run[0] + w.turn
-        if (u >= run[1]) & (run[1] < stop):
-            u, run = self.advance(seqs, u, run[1], stop, w.lane)
+        u = run.unit + w.turn
+        if (u >= run.end) & (run.end < stop):
+            u, run = self.advance(seqs, u, run.end, stop, w.lane)
         loaded = queries.load(w, seqs, run, Int32(0))
         if w.turn != 0:
             cursor = self.first(w, feed, feed.settle(w, cursor, stop))
@@ -144,23 +144,23 @@ class DecodeKernel(BlockScoresKernel):
         tile, phase, place = Int32(0), Int32(0), Int32(0)
         while u < stop:
             a, own, full, fits = queries.prepare(w, loaded)
-            zero, run_end = run[0] - run[4], run[1]     # the unit of block 0
+            zero, run_end = run.unit - run.block, run.end     # the unit of block 0
             end, full = run_end, full + zero
             kept = Int32(0)                             # -1: the page is needed again
-            if loaded[13] > 1:                          # page by page, against every tile of the queries
+            if loaded.tiles > 1:                        # page by page, against every tile of the queries
                 end = u + 1
-                if tile + 1 < loaded[13]:
+                if tile + 1 < loaded.tiles:
                     kept = Int32(-1)
-            at, step = mad_wide(u - zero, w.tokens * 4, own[0]), Int64(w.tokens) * 16
-            holds = Int32((own[0] != 0) & (w.t < 2))
+            at, step = mad_wide(u - zero, w.tokens * 4, own.address), Int64(w.tokens) * 16
+            holds = Int32((own.address != 0) & (w.t < 2))
             while u < end:
-                if cursor[0] >= cursor[1]:
+                if cursor.unit >= cursor.end:
                     cursor = feed.settle(w, cursor, opaque(stop))
                 coming, cursor = feed.next(w, cursor, kept)
                 value, scale, regular = self.page(w, feed, page, a, own, fits, Int32(u <= full), u - zero, phase, place, coming)
                 if const_expr(c.format == "mxfp4"):
-                    value = fmul(value, bits_f32(own[3]))
-                    if redux("or", Int32((regular == 0) | (own[3] == 0))) != 0:
+                    value = fmul(value, bits_f32(own.factor))
+                    if redux("or", Int32((regular == 0) | (own.factor == 0))) != 0:
                         value = self.exact(w, feed, seqs, queries, page, own, value, regular, u, opaque(stop), tile, u - zero)
                 else:
                     value = fmul(value, Float32(16384.0))       # exact, so once a page will do
@@ -173,7 +173,7 @@ class DecodeKernel(BlockScoresKernel):
             else:                                       # the same page again
                 u = u - 4
             u, run = self.advance(seqs, u, run_end, stop, opaque(w.lane))
-            loaded = queries.nothing()                  # the old ones need no registers any more
+            loaded = QueryTile.none()                  # the old ones need no registers any more
             if u < stop:
                 loaded = queries.load(w, seqs, run, tile)
         self.fill_behind(args, seqs, opaque(w.lane))
@@ -195,7 +195,7 @@ class DecodeKernel(BlockScoresKernel):
         """The own row's maximum over the warp's page, block kb, what the row's scores are multiplied by, and whether the page is regular. In its pieces' places page `coming` is on its
         way then. whole: whether every row sees all of its keys; phase: of the pieces' barriers; place: of the page's scales."""
         c = self.c
-        best, regular, scale = [Float32(float("-inf"))] * 2, Int32(1), own[2]
+        best, regular, scale = [Float32(float("-inf"))] * 2, Int32(1), own.scale
         codes, scales, other = page.codes, page.scales + place, w.own + 8192 + (place ^ c.scale_bytes)
         slices = 4 // c.pieces
         if whole != 0:
@@ -215,7 +215,7 @@ class DecodeKernel(BlockScoresKernel):
                 mbarrier_wait(w.bar + piece * 8, phase)
             for i in cutlass.range(4, unroll=1):
                 first_key = kb * 128 + i * 32 + 2 * w.t
-                limits = [shfl_idx(own[1], w.lane - w.t + r) - first_key for r in range(2)]
+                limits = [shfl_idx(own.visible, w.lane - w.t + r) - first_key for r in range(2)]
                 lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, limits)
                 best, regular = join(best, [lo, hi]), regular & fine
                 codes, scales = codes + 2048, scales + page.slice
@@ -225,7 +225,7 @@ class DecodeKernel(BlockScoresKernel):
                     feed.copy(w, coming, piece, other)
             else:
                 feed.no_copy(w, coming, other)
-            if own[1] <= kb * 128:              # -inf, whatever the factor
+            if own.visible <= kb * 128:              # -inf, whatever the factor
                 scale = Int32(0x3F800000)
         return self.own_row(w, best[0], best[1]), scale, regular
 
@@ -233,11 +233,11 @@ class DecodeKernel(BlockScoresKernel):
     def advance(self, seqs, u, end, stop, lane):
         """Unit u and the run that it is in, u being counted from a run that goes up to `end`: one beyond that is as many existing units behind the begin of the next run."""
         at = cutlass.min(u, end)
-        run, searching = [Int32(0)] * 9, Int32(1)
+        run, searching = Run.none(), Int32(1)
         while searching != 0:
             beyond = u - at
             run = seqs.run(at, stop, lane)
-            u, at = run[0] + beyond, run[1]
+            u, at = run.unit + beyond, run.end
             searching = Int32((u >= at) & (at < stop))
         return u, run
 
@@ -263,14 +263,14 @@ class DecodeKernel(BlockScoresKernel):
         """mxfp4: the own row's maximum over unit u, block kb: `value`, unless the row, or the page, asks for the any-scale path."""
         aside = w.aside()
         run = seqs.run(opaque(u), stop, aside.lane)
-        general, index = Float32(float("nan")), feed.index(run[5], run[3])
+        general, index = Float32(float("nan")), feed.index(run.index, run.kv_head)
         if index >= 0:
             codes, scales = mad_wide(index, Int32(8192), feed.k), mad_wide(index, Int32(self.c.scale_bytes), feed.k_scale)
-            lo, hi = page.general(aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own[1])
+            lo, hi = page.general(aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own.visible)
             general = self.own_row(aside, lo, hi)
-        elif own[1] <= kb * 128:
+        elif own.visible <= kb * 128:
             general = Float32(float("-inf"))
-        if (regular == 0) | (own[3] == 0):
+        if (regular == 0) | (own.factor == 0):
             value = general
         return value
 

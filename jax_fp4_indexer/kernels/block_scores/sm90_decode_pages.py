@@ -132,12 +132,12 @@ class Page(Fixed):
         limits = [shfl_idx(visible, quad + r) for r in range(2)]
         best = [Float32(float("-inf"))] * 2
         unit = lds128(w.tables)
-        a = s8_tables.fragments(loaded[:4], loaded[4:8], unit, unit)
+        a = s8_tables.fragments(loaded.codes[:4], loaded.codes[4:], unit, unit)
         scales = scales + Int64(page.scales - w.own - 8192)
         for i in cutlass.range(4 * TILES, unroll=1):
             words = ld_v4(codes + Int64(i * 512 + w.lane * 16))
             byte = ldg_u8(scales + Int64(shr(i, 2) * page.slice + (i & 3) * page.step))
-            scores = page.mxfp4_tile(w, words, byte, a, loaded[8], loaded[9])
+            scores = page.mxfp4_tile(w, words, byte, a, *loaded.scales)
             key = first_key + i * 8 + 2 * w.t
             best = join(best, maximum([scores], [x - key for x in limits]))
         return best[0], best[1]

@@ -8,6 +8,8 @@ mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the r
 at most 2 below it. For wider rows or keys the codes are widened once to f16, value * 2^(byte - base + 1), exact to a spread of 24. A row outside
 that (or with byte 255, or a base outside 8 .. 180) is not regular: all of its scores come from the any-scale path.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -25,6 +27,44 @@ from .sm90_decode_config import ROWS
 from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
 WINDOW = 24                     # binades below the base that an f16 operand holds exactly, keys and queries alike
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryTile:
+    """A tile of queries on its way from global memory, as a lane has it. Nothing may be derived from what is loaded before `Queries.prepare`.
+
+    codes    4 words of row g, then 4 of row g + 8
+    scales   scale bytes of the two rows
+    address  of the own row's score of block 0; 0: no such row
+    sees     last key that the own row sees, without `given`
+    scale    head scale of the own row
+    tiles    of the sequence and KV head
+    given    the sequence's offset where that is an operand, else 0
+    k_len    keys of the sequence
+    """
+    codes: tuple
+    scales: tuple
+    address: Int64
+    sees: Int32
+    scale: Int32
+    tiles: Int32
+    given: Int32
+    k_len: Int32
+
+    @classmethod
+    def none(cls):
+        """Of no rows."""
+        zero = Int32(0)
+        return cls((zero,) * 8, (zero,) * 2, Int64(0), zero, zero, zero, zero, zero)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRow:
+    """The row whose score a lane stores: address of its score of block 0 (0: none), keys that it sees, bits of the head scale, and mxfp4's factor as bits (0: not regular)."""
+    address: Int64
+    visible: Int32
+    scale: Int32
+    factor: Int32
 
 
 def interleave(lo, hi):
@@ -51,20 +91,15 @@ class Queries(Fixed):
         tile = head * shr(self.tokens + 127, 7) + shr(token, 7)
         return mad_wide(tile, Int32(128 * c.groups), self.q_scale + Int64(token_offset(token, Shifts) + shr(first, 2) * SCALE_TILE + (first & 3)))
 
-    def nothing(self):
-        """What `load` returns, of no rows."""
-        return [Int32(0)] * 10 + [Int64(0)] + [Int32(0)] * 5
-
     @cute.jit
     def load(self, w, seqs, run, tile):
-        """A tile on its way from global memory: 4 words of codes of rows g and g + 8 each, 2 of scales; of the own row the address (0: no such row),
-        the last key that it sees but for `given`, the head scale; tiles; given: the sequence's offset where that is an operand, else 0; keys.
+        """A tile of the run's queries, on its way from global memory (QueryTile).
 
         Nothing in here waits for a load, nor does anything until `prepare`: a number derived from one would wait for all of them, 2,000 clocks at the start."""
         c = self.c
-        sequence, kv_head, q0, q_len, k_len = run[2], run[3], run[6], run[7], run[8]
+        kv_head, q0, q_len, k_len = run.kv_head, run.token, run.q_len, run.k_len
         offset = select(seqs.mask, Int32(1), k_len - q_len, select(seqs.mask, Int32(2), Int32(0), Int32(LARGEST)))      # as Sequences.offset has it
-        given = ldg32_if(Int32((seqs.mask == 2) & (q_len > 0)), seqs.offsets + Int64(sequence) * 4)
+        given = ldg32_if(Int32((seqs.mask == 2) & (q_len > 0)), seqs.offsets + Int64(run.sequence) * 4)
         ratio = self.heads_q
         if self.heads_kv > 1:
             ratio = udiv(ratio, self.heads_kv)
@@ -86,15 +121,14 @@ class Queries(Fixed):
         address = self.scores + mad_wide(head * self.k_tiles, self.tokens, Int64(token)) * 4
         if exists == 0:
             address = Int64(0)
-        return codes + raws + [address, add_sat(i, offset), scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1), given, k_len]
+        return QueryTile(tuple(codes), tuple(raws), address, add_sat(i, offset), scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1), given, k_len)
 
     @cute.jit
     def prepare(self, w, loaded):
-        """(A fragments, own row: [address, visible keys, head scale, factor's bits (mxfp4; 0: not regular)], the last block that every row sees whole, whether all
-        rows fit bytes). mxfp4: the queries also go to shared memory in f16, where each lane reads its own again."""
+        """(A fragments, OwnRow, the last block that every row sees whole, whether all rows fit bytes). mxfp4: the queries also go to shared memory in f16, where each lane reads its own again."""
         c = self.c
-        lo, hi, raws, (address, sees, scale, _, given, k_len) = loaded[:4], loaded[4:8], loaded[8:10], loaded[10:]
-        visible = cutlass.max(add_sat(cutlass.min(k_len - 1, add_sat(sees, given)), Int32(1)), 0)
+        lo, hi, raws, address = loaded.codes[:4], loaded.codes[4:], loaded.scales, loaded.address
+        visible = cutlass.max(add_sat(cutlass.min(loaded.k_len - 1, add_sat(loaded.sees, loaded.given)), Int32(1)), 0)
         if address == 0:
             visible = Int32(0)
         sees_all, fits, factor = visible, Int32(1), Int32(1)
@@ -123,7 +157,7 @@ class Queries(Fixed):
         full = (redux("min", sees_all) >> 7) - 1
         if const_expr(c.format == "mxfp4"):
             fits = redux("min", fits)
-        return a, [address, visible, scale, factor], full, fits
+        return a, OwnRow(address, visible, loaded.scale, factor), full, fits
 
 
 def _exact(x):

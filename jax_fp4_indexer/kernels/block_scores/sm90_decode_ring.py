@@ -2,6 +2,8 @@
 
 `Ring` serves a warpgroup whose warps work each page together (sm90_decode_wide.py), `Feed` a warp that has a page of its own (sm90_decode.py). Copies are cp.async.bulk, codes, then scales.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -18,6 +20,48 @@ NO_PAGE, BAD_PAGE = -1, -2      # of a lane of a Feed's cursor
 NAN_SCALES = {"nvfp4": 0x7F7F7F7F, "mxfp4": -1}
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Page ids of a batch of units, on their way: the end of the batch, this lane's unit and its page id."""
+    end: Int32
+    unit: Int32
+    page_id: Int32
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchCursor:
+    """Where a warp of a `Ring` is. A batch is up to 32 of the warp's units in one run; each lane looks up the page of one of them.
+
+    unit     the warp's next unit
+    end      end of its batch
+    mine     this lane's unit, -1 for none
+    page     index of this lane's page in the pool
+    unknown  lanes whose page id is out of range, a bit each
+    bad      1 where the page that it brought last, which is the one that it reduces next, has such an id
+    """
+    unit: Int32
+    end: Int32
+    mine: Int32
+    page: Int32
+    unknown: Int32
+    bad: Int32
+
+
+@dataclasses.dataclass(frozen=True)
+class PageCursor:
+    """Where a warp of a `Feed` is.
+
+    unit  its next unit
+    end   end of its run, or of its batch of page ids
+    mine  this lane's unit, -1 for none
+    page  index of this lane's page in the pool, NO_PAGE, or BAD_PAGE where the page id is out of range
+    """
+    unit: Int32
+    end: Int32
+    mine: Int32
+    page: Int32
+
+
 class Ring(Fixed):
     """Copies of a warpgroup's pages. Warp w issues those of page ordinals o with o % 4 == w."""
     BATCH = 32                  # pages whose ids are looked up together, a lane each
@@ -27,9 +71,7 @@ class Ring(Fixed):
         self.k, self.k_scale, self.ids = args.k.toint(), args.k_scale.toint(), args.kv_indices.toint()
         self.num_pages, self.heads_kv = args.num_pages, args.heads_kv
 
-    # A warp's cursor: [its next unit, end of its batch, this lane's unit, this lane's page, lanes whose page id is out of range, whether the page
-    # that it brought last, which is the one that it reduces next, has such an id]. A batch is up to 32 of the warp's units in one run. Each lane
-    # looks up one of its pages, long before the page's turn, and issues that page's copies.
+    # Each lane looks up one page of its warp's batch, long before the page's turn, and issues that page's copies.
     @cute.jit
     def start(self, w, u, end, head, delta, stop):
         """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first, in a run of this KV head up to `end`; unit + delta is its list index."""
@@ -49,46 +91,44 @@ class Ring(Fixed):
     @cute.jit
     def settle(self, w, cursor, stop):
         """A cursor that has left its batch takes the next one, a run's end being left by as many existing units as it was overrun."""
-        u, end, mine, page, unknown, bad = cursor
-        if (u >= end) & (end < stop):
-            u, end, head, delta = self.leave(w, u, end, stop)
-            u, end, mine, page, unknown, bad = self.take(w, u, self.ask(w, u, end, delta), head, bad)
-        return [u, end, mine, page, unknown, bad]
+        if (cursor.unit >= cursor.end) & (cursor.end < stop):
+            u, end, head, delta = self.leave(w, cursor.unit, cursor.end, stop)
+            cursor = self.take(w, u, self.ask(w, u, end, delta), head, cursor.bad)
+        return cursor
 
     def ask(self, w, u, end, delta):
-        """The page ids of a batch from unit u of a run on, on their way: [end of the batch, this lane's unit, its page id]."""
+        """The page ids of a batch from unit u of a run on, on their way (Asked)."""
         lane = opaque(w.lane)
         end = cutlass.min(end, u + 4 * self.BATCH)
         turn = u + ((lane - shr(u, 2)) & 31) * 4            # lane (unit / 4) % 32 has a unit
-        return [end, turn, ldg32_if(Int32(turn < end), self.ids + Int64(turn + delta) * 4)]
+        return Asked(end, turn, ldg32_if(Int32(turn < end), self.ids + Int64(turn + delta) * 4))
 
     @cute.jit
     def take(self, w, u, asked, head, bad):
         """The cursor on unit u, the first of a batch that was asked for."""
-        end, turn, page_id = asked
         mine, page, wrong = Int32(-1), Int32(0), Int32(0)
-        if (page_id < 0) | (page_id >= self.num_pages):
-            wrong = Int32(turn < end)
-        elif turn < end:
-            mine, page = turn, page_id * self.heads_kv + head      # 32 bits, unsigned: 2^32 pages would be 36 TB
-        return [u, end, mine, page, ballot_le(Int32(1), wrong), bad]
+        if (asked.page_id < 0) | (asked.page_id >= self.num_pages):
+            wrong = Int32(asked.unit < asked.end)
+        elif asked.unit < asked.end:
+            mine, page = asked.unit, asked.page_id * self.heads_kv + head      # 32 bits, unsigned: 2^32 pages would be 36 TB
+        return BatchCursor(u, asked.end, mine, page, ballot_le(Int32(1), wrong), bad)
 
     @cute.jit
     def refill(self, w, cursor, stage):
         """Copy the cursor's page into a stage, and move on by four units (`settle` before the next refill)."""
         c = self.c
-        u, end, mine, page, unknown, _ = cursor
+        u = cursor.unit
         bar = w.base + c.barriers + stage * 8
         buffer = w.base + stage * c.page_bytes
         bad = Int32(0)
-        if mine == u:
+        if cursor.mine == u:
             policy = Int64(EVICT_FIRST)
             mbarrier_expect_tx(bar, c.page_bytes)
-            bulk_load(buffer, mad_wide(page, Int32(8192), self.k), 8192, bar, policy)
-            bulk_load(buffer + 8192, mad_wide(page, Int32(128 * c.groups), self.k_scale), 128 * c.groups, bar, policy)
-        if unknown != 0:
-            bad = (unknown >> ((u >> 2) & 31)) & 1
-            if (bad != 0) & (u < end):          # nothing to read: the block is NaN where it is visible. Plain scales keep it off the any-scale path
+            bulk_load(buffer, mad_wide(cursor.page, Int32(8192), self.k), 8192, bar, policy)
+            bulk_load(buffer + 8192, mad_wide(cursor.page, Int32(128 * c.groups), self.k_scale), 128 * c.groups, bar, policy)
+        if cursor.unknown != 0:
+            bad = (cursor.unknown >> ((u >> 2) & 31)) & 1
+            if (bad != 0) & (u < cursor.end):          # nothing to read: the block is NaN where it is visible. Plain scales keep it off the any-scale path
                 one = Int32(0x38383838)
                 for i in cutlass.range_constexpr(c.groups // 4):
                     sts_v4(buffer + 8192 + i * 512 + w.lane * 16, [one, one, one, one])
@@ -96,15 +136,12 @@ class Ring(Fixed):
                 cute.arch.sync_warp()
                 if w.lane == 0:
                     mbarrier_arrive(bar)
-        return [u + 4, end, mine, page, unknown, bad]
+        return dataclasses.replace(cursor, unit=u + 4, bad=bad)
 
 
 class Feed(Ring):
     """A warp's copies into its own page, which come in pieces: codes in equal ones, scales with the first. Scales have two places, for a piece is asked for while others of the
-    page before are still worked.
-
-    The cursor: [its next unit, end of its run or of its batch of page ids, this lane's unit (-1: none), this lane's page: NO_PAGE, BAD_PAGE (an id out of range) or its index].
-    All lanes of a warp call everything here together."""
+    page before are still worked. All lanes of a warp call everything here together."""
     BATCH = 31                  # so that the unit behind the last belongs to a lane that has none
 
     def __init__(self, config, args, seqs):
@@ -118,36 +155,33 @@ class Feed(Ring):
     @cute.jit
     def announce(self, asked, u):
         """Into L2 what `asked`, the page ids of one KV head's units, has at unit u: pages for which nobody waits yet, and which may turn out not to be wanted."""
-        end, turn, page_id = asked
-        if (turn == u) & (u < end) & (page_id >= 0) & (page_id < self.num_pages):
+        if (asked.unit == u) & (u < asked.end) & (asked.page_id >= 0) & (asked.page_id < self.num_pages):
             for base, nbytes in ((self.k, 8192), (self.k_scale, 128 * self.c.groups)):
-                bulk_prefetch(mad_wide(page_id, Int32(nbytes), base), nbytes)
+                bulk_prefetch(mad_wide(asked.page_id, Int32(nbytes), base), nbytes)
 
     @cute.jit
     def settle(self, w, cursor, stop):
         """As Ring.settle; with one KV head a unit is its list index whatever run it is in, so that ids asked for in the run before still serve."""
-        u, end, mine, page = cursor
-        if (u >= end) & (end < stop):
-            u, end, head, delta = self.leave(w, u, end, stop)
-            if (self.heads_kv > 1) | (shfl_idx(mine, shr(u, 2)) != u):
+        if (cursor.unit >= cursor.end) & (cursor.end < stop):
+            u, end, head, delta = self.leave(w, cursor.unit, cursor.end, stop)
+            if (self.heads_kv > 1) | (shfl_idx(cursor.mine, shr(u, 2)) != u):
                 batch = end
                 if self.heads_kv == 1:
                     batch = stop
-                u, end, mine, page = self.take(w, u, self.ask(w, u, batch, delta), head, end)
+                cursor = self.take(w, u, self.ask(w, u, batch, delta), head, end)
             else:
-                end = cutlass.min(end, redux("max", mine + 1) + 3)
-        return [u, end, mine, page]
+                cursor = PageCursor(u, cutlass.min(end, redux("max", cursor.mine + 1) + 3), cursor.mine, cursor.page)
+        return cursor
 
     @cute.jit
     def take(self, w, u, asked, head, end):
         """The cursor on unit u, the first of a batch that was asked for, in a run up to `end`."""
-        limit, mine, page_id = asked
-        page = Int32(NO_PAGE)
-        if mine < limit:
-            page = self.page(page_id, head)
+        mine, page = asked.unit, Int32(NO_PAGE)
+        if mine < asked.end:
+            page = self.page(asked.page_id, head)
         else:
             mine = Int32(-1)
-        return [u, cutlass.min(end, limit), mine, page]
+        return PageCursor(u, cutlass.min(end, asked.end), mine, page)
 
     @cute.jit
     def page(self, page_id, head):
@@ -163,8 +197,8 @@ class Feed(Ring):
 
     def next(self, w, cursor, kept):
         """The page of the cursor's unit, the same in all lanes, and the cursor on the unit after it (`settle` before the next one). kept: -1 for no page, the cursor staying; else 0."""
-        found = shfl_idx(cursor[3], shr(cursor[0], 2)) | kept
-        return found, [cursor[0] + 4 + 4 * kept, *cursor[1:]]
+        found = shfl_idx(cursor.page, shr(cursor.unit, 2)) | kept
+        return found, dataclasses.replace(cursor, unit=cursor.unit + 4 + 4 * kept)
 
     def copy(self, w, page, piece, scales):
         """Ask for piece `piece` of a page, with the first for the scales, which go to shared address `scales`."""

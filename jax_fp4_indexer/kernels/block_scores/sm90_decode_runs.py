@@ -3,6 +3,8 @@
 The prefix sums lie in shared memory twice: as quads (pages, queries, keys) one after the other, so that two reads give all of a sequence, and the ends of the page
 ranges alone, 128 of which a warp compares at once.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -32,15 +34,46 @@ def runs_from(args, table):
     return Runs(args, table, indices)
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Consecutive units of one sequence and KV head: units unit .. end - 1, of which the first is block `block` of the sequence and entry `index` of
+    the page list. The sequence has q_len queries from token `token` on, and k_len keys. unit = end where there is none."""
+    unit: Int32
+    end: Int32
+    sequence: Int32
+    kv_head: Int32
+    block: Int32
+    index: Int32
+    token: Int32
+    q_len: Int32
+    k_len: Int32
+
+    @classmethod
+    def none(cls):
+        return cls(*[Int32(0)] * len(dataclasses.fields(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """The entries of the prefix sums at the beginning of a sequence, and of the next one."""
+    sequence: Int32
+    page: Int32
+    query: Int32
+    key: Int32
+    next_page: Int32
+    next_query: Int32
+    next_key: Int32
+
+
 class Runs(Sequences):
     """table: shared address of TABLE_BYTES bytes."""
 
     def ask(self, thread, threads):
-        """This thread's part of the prefix sums, on its way: of each of its sequences [index, then pages, queries and keys before it, and before the one behind it]."""
+        """This thread's part of the prefix sums, on its way: an Entry for each of its sequences."""
         asked = []
         for i in [thread + step * threads for step in range((MOST + threads) // threads)]:
             at, here, behind = Int64(i) * 4, Int32(i <= self.count), Int32(i < self.count)
-            asked.append([i] + [ldg32_if(here, x + at) for x in self.prefix] + [ldg32_if(behind, x + at + 4) for x in self.prefix])
+            asked.append(Entry(i, *[ldg32_if(here, x + at) for x in self.prefix], *[ldg32_if(behind, x + at + 4) for x in self.prefix]))
         return asked
 
     @cute.jit
@@ -50,21 +83,23 @@ class Runs(Sequences):
         if self.count > MOST:
             short = 1 + 2 * falls_in_share(self.prefix[:KEYS], self.count, thread, threads)
         for x in cutlass.range_constexpr(len(asked)):
-            i, page, query, key, pages, queries, keys = asked[x]
+            e = asked[x]
+            i = e.sequence
             if (self.count <= MOST) & (i <= MOST):
                 end = Int32(LARGEST)
                 if i <= self.count:
-                    sts_v4(self.table + ENDS_BYTES + i * 16, [page, query, key, Int32(0)])
+                    sts_v4(self.table + ENDS_BYTES + i * 16, [e.page, e.query, e.key, Int32(0)])
                     if i > 0:
-                        end = page
+                        end = e.page
                     if i == 0:                          # tokens of no sequence: before the first, behind the last
-                        short = Int32((query > 0) | (self.count == 0))
+                        short = Int32((e.query > 0) | (self.count == 0))
                     if i == self.count:
-                        short = short | Int32(query < self.tokens)
+                        short = short | Int32(e.query < self.tokens)
                     else:
-                        if (pages - page < self.k_tiles) | (keys < key) | (shr(keys - key + 127, 7) < self.k_tiles) | (page < 0) | (pages > self.indices):
+                        if ((e.next_page - e.page < self.k_tiles) | (e.next_key < e.key) | (shr(e.next_key - e.key + 127, 7) < self.k_tiles)
+                                | (e.page < 0) | (e.next_page > self.indices)):
                             short = short | 1
-                        if (pages < page) | (queries < query):
+                        if (e.next_page < e.page) | (e.next_query < e.query):
                             short = Int32(3)
                 sts32(self.table + ((i - 1) & MOST) * 4, 0, end)
         sts_f32_if(Int32((thread & 31) == 0), self.table + SHORT + shr(thread, 5) * 4, bits_f32(redux("or", short)))
@@ -114,7 +149,7 @@ class Runs(Sequences):
         """The first run of units that exist, from unit u on and before `stop`: consecutive blocks of one sequence and KV head. All lanes of a warp, same u.
 
         Sequence b owns units [first * heads_kv, (first + listed) * heads_kv), KV head by KV head.
-        Returns [unit, end of the run, sequence, KV head, block, list index, first token, q_len, k_len]; unit = end = stop where nothing is left.
+        Returns a Run; unit = end = stop where nothing is left.
         """
         b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
         token, q_len, k_len = Int32(0), Int32(0), Int32(0)
@@ -137,7 +172,8 @@ class Runs(Sequences):
             # past what does not exist: before the first sequence, behind the blocks of a list, behind the last sequence
             skip = select(Int32(b < self.count), Int32(0), stop, select(Int32(block < 0), Int32(0), u + cutlass.max(listed - block, 1), begin))
             u = select(found, Int32(0), skip, u)
-        return [cutlass.min(u, stop), end, b, head, block, index, token, q_len, k_len]
+        return Run(cutlass.min(u, stop), end, b, head, block, index, token, q_len, k_len)
 
     def find_run(self, u, stop, lane):
-        return self.run(u, stop, lane)[:6]
+        run = self.run(u, stop, lane)
+        return run.unit, run.end, run.sequence, run.kv_head, run.block, run.index

@@ -163,7 +163,7 @@ class WideDecodeKernel(BlockScoresKernel):
             if need != 0:
                 part.general(w.aside(), stage, kb, irregular, 1 if const_expr(fast is None) else 4)
         if stage == w.warp:
-            bad = cursor[5]
+            bad = cursor.bad
             # Read before the barrier, whose wait hides it
             outputs = [lds128(output, i * 16) for i in range(max(1, c.columns // 32))]
             bar_sync(w.barrier + stage, 128)
