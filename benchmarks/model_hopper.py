@@ -225,9 +225,10 @@ def products(card, case, form, fmt, layout, share=1.0):
 # ---- calls
 def launches(card, case, fmt, layout, folder=manifest.DEFAULT_FOLDER):
     """[Time] of every launch of a call, in order: those of the variant that the handler takes."""
-    variant, _ = manifest.choose(manifest.read(folder), (9, 0), path=model_plan.path(case), format=fmt, scale_layout=layout, columns=model_plan.columns(case))
+    variant, _ = manifest.choose(manifest.read(folder), (9, 0), op="block_scores",
+                                 select={"path": model_plan.path(case), "format": fmt, "scale_layout": layout}, bound=model_plan.columns(case))
     names = [name.removeprefix("block_scores.") for name in variant["launches"]]
-    passes, pages = model_plan.passes(case, fmt) if variant["passes"] == "pages" else (1, case.pages)
+    passes, pages = model_plan.passes(case, fmt) if variant["repeat"] else (1, case.pages)
     int8 = case.int8_share(fmt)
     times = []
     for name in names * passes:

@@ -1,8 +1,11 @@
-// The C symbols that Python calls beside the FFI handlers.
+// The C symbols that Python calls in addition to the FFI handlers.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <string_view>
 
+#include "check.h"
 #include "cubin_store.h"
 #include "export.h"
 #include "xla/ffi/api/c_api.h"
@@ -23,30 +26,60 @@ JFI_EXPORT const char* jfi_set_cubin_dir(const char* folder) {
   }
 }
 
-// Which kernels a call would run on a device of that capability; needs no GPU. An empty string asks for any path, format or layout.
-// Writes to `text` (at most `size` bytes, ended by 0): "<arch> <implementation> <kernel> <kernel> ..." and returns 0, or why there
-// are none and returns 1.
-JFI_EXPORT int jfi_choose_variant(const char* op, const char* path, const char* format, const char* scale_layout, const char* implementation, int major, int minor,
-                                  long long columns, char* text, std::size_t size) {
+namespace {
+
+// "key=value;key=value" as choices of the op, in the order of op.select.
+jfi::Result<jfi::Select> ParseSelect(const jfi::OpSpec& op, std::string_view text) {
+  const std::string_view whole = text;
+  jfi::Select given, out;
+  while (!text.empty()) {
+    const std::string_view pair = text.substr(0, text.find(';'));
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string_view::npos) return jfi::BadArgument(op.api, "select", std::string(pair), "key=value", "write key=value;key=value");
+    given.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
+    text.remove_prefix(std::min(pair.size() + 1, text.size()));
+  }
+  for (const std::string& key : op.select) {
+    const auto found = std::find_if(given.begin(), given.end(), [&](const auto& choice) { return choice.first == key; });
+    if (found != given.end()) out.push_back(*found);
+  }
+  if (out.size() == given.size()) return out;
+  std::string keys;
+  for (const std::string& key : op.select) keys += (keys.empty() ? "" : ", ") + key;
+  return jfi::BadArgument(op.api, "select", std::string(whole), keys, "name each of these at most once");
+}
+
+jfi::Status Choose(const std::string& op_name, std::string_view select, const std::string& implementation, jfi::Capability capability,
+                   std::int64_t bound, std::string& out) {
+  auto store = jfi::CubinStore::Process();
+  if (!store.ok()) return store.status();
+  const jfi::Manifest& manifest = store.value()->manifest();
+  const jfi::OpSpec* op = manifest.FindOp(op_name);
+  if (!op) return jfi::FailedPrecondition("jax_fp4_indexer: these cubins hold no op " + op_name + "; rebuild them, or use implementation=\"reference\"");
+  auto choices = ParseSelect(*op, select);
+  if (!choices.ok()) return choices.status();
+  auto candidates = manifest.Candidates({op_name, choices.value(), implementation}, capability);
+  if (!candidates.ok()) return candidates.status();
+  const jfi::Variant& v = *candidates.value()[jfi::PickVariant(candidates.value(), bound)];
+  out = v.arch.name + " " + v.implementation;
+  for (std::size_t k : v.launches) out += " " + manifest.kernels[k].name;
+  return {};
+}
+
+}  // namespace
+
+// Which kernels a call would run on a device of that capability; needs no GPU. select: "key=value;key=value"; a choice that it lacks may be
+// any. bound: the value of the op's bound. Writes to `text` (at most `size` bytes, ended by 0): "<arch> <implementation> <kernel> <kernel>
+// ..." and returns 0, or why there are none and returns 1.
+JFI_EXPORT int jfi_choose_variant(const char* op, const char* select, const char* implementation, int major, int minor, long long bound,
+                                  char* text, std::size_t size) {
   if (!text || size == 0) return 1;
   std::string out;
   int rc = 1;
   try {
-    auto store = jfi::CubinStore::Process();
-    if (!store.ok()) {
-      out = store.status().message();
-    } else {
-      const jfi::Manifest& manifest = store.value()->manifest();
-      auto candidates = manifest.Candidates({op, path, format, scale_layout, implementation}, {major, minor});
-      if (!candidates.ok()) {
-        out = candidates.status().message();
-      } else {
-        const jfi::Variant& v = *jfi::PickVariant(candidates.value(), columns);
-        out = v.arch.name + " " + v.implementation;
-        for (std::size_t k : v.launches) out += " " + manifest.kernels[k].name;
-        rc = 0;
-      }
-    }
+    const jfi::Status s = Choose(op, select, implementation, {major, minor}, bound, out);
+    rc = s.ok() ? 0 : 1;
+    if (!s.ok()) out = s.message();
   } catch (const std::exception& e) {
     out = e.what();
   }

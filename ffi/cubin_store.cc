@@ -103,16 +103,16 @@ Result<cu::Library> CubinStore::LoadLibrary(const Kernel& kernel, const Place& a
   return library;
 }
 
-Status CubinStore::Prepare(std::size_t index, int device, std::string_view op) {
+Result<cu::Kernel> CubinStore::Prepare(std::size_t index, int device, std::string_view op) {
   Slot& slot = *slots_[index];
-  if (slot.ready[device].load(std::memory_order_acquire)) return {};
+  if (slot.ready[device].load(std::memory_order_acquire)) return slot.kernel.load(std::memory_order_acquire);
   const Kernel& kernel = manifest_.kernels[index];
   const Place at{op, kernel.name, kernel.arch.name, device};
   auto got = cu::Driver::Get();
   if (!got.ok()) return got.status();
   const cu::Driver& driver = *got.value();
   std::lock_guard<std::mutex> lock(mutex_);
-  if (slot.ready[device].load(std::memory_order_relaxed)) return {};
+  if (slot.ready[device].load(std::memory_order_relaxed)) return slot.kernel.load(std::memory_order_relaxed);
   cu::Kernel handle = slot.kernel.load(std::memory_order_relaxed);
   if (!handle) {
     auto library = LoadLibrary(kernel, at);
@@ -129,16 +129,7 @@ Status CubinStore::Prepare(std::size_t index, int device, std::string_view op) {
   cu::Function function = nullptr;
   JFI_RETURN_IF_ERROR(CheckCuda(driver.KernelGetFunction(&function, handle), "cuKernelGetFunction", at));
   slot.ready[device].store(true, std::memory_order_release);
-  return {};
-}
-
-Result<cu::Kernel> CubinStore::Find(std::size_t index, int device, std::string_view op) const {
-  const Slot& slot = *slots_[index];
-  const Kernel& kernel = manifest_.kernels[index];
-  if (!slot.ready[device].load(std::memory_order_acquire))
-    return FailedPrecondition(std::string(op) + ": kernel " + kernel.name + " (" + kernel.arch.name + ") is not loaded on device " + std::to_string(device) +
-                              ": XLA ran no prepare stage there; nothing is loaded while a program runs. Please report this with your jaxlib version");
-  return slot.kernel.load(std::memory_order_acquire);
+  return handle;
 }
 
 }  // namespace jfi

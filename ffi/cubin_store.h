@@ -1,7 +1,8 @@
 // The process's manifest and the cubins loaded from it.
 //
-// Protocol: Prepare loads (it takes locks, reads files and calls the driver's loader); Find never does, so that it may run inside a
-// captured graph. A library handle belongs to no context and serves all devices; attributes and the end of lazy loading are per device.
+// Protocol: Prepare loads (it takes locks, reads files and calls the driver's loader) before a program executes; what it returns stays
+// valid, so that executing needs nothing of the store. A library handle belongs to no context and serves all devices; attributes and the
+// end of lazy loading are per device.
 #pragma once
 
 #include <array>
@@ -42,10 +43,9 @@ class CubinStore {
 
   const Manifest& manifest() const { return manifest_; }
 
-  // Makes kernel number `index` of the manifest launchable on the device. The device's context must be current. Idempotent, thread-safe.
-  Status Prepare(std::size_t index, int device, std::string_view op);
-  // The kernel's handle, or an error if Prepare did not succeed on this device before.
-  Result<cu::Kernel> Find(std::size_t index, int device, std::string_view op) const;
+  // Makes kernel number `index` of the manifest launchable on the device, and returns its handle. The device's context must be current.
+  // Idempotent, thread-safe.
+  Result<cu::Kernel> Prepare(std::size_t index, int device, std::string_view op);
 
  private:
   struct Slot {

@@ -1,37 +1,62 @@
 // From a variant and the buffers and sizes of a call to kernel launches.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "cubin_store.h"
 #include "manifest.h"
+#include "spec.h"
 
 namespace jfi {
 
-// What a manifest's parameter list may refer to by name: addresses of operands and results, and sizes.
-class Bindings {
- public:
-  void AddBuffer(std::string_view name, void* address) { buffers_.emplace_back(name, address); }
-  void SetScalar(std::string_view name, std::int64_t value);
-
-  Result<void*> Buffer(std::string_view name, const Place& at) const;
-  Result<std::int64_t> Scalar(std::string_view name, const Place& at) const;
-  Result<std::int64_t> Evaluate(const Extent&, const Place& at) const;
-
- private:
-  std::vector<std::pair<std::string_view, void*>> buffers_;  // names are literals of the handlers
-  std::vector<std::pair<std::string_view, std::int64_t>> scalars_;
+// A tensor map whose expressions read the slots of an op.
+struct BoundMap {
+  const TensorMapRecipe* recipe = nullptr;
+  std::vector<Formula> dims, strides;
+  Formula offset;
 };
 
-// One launch of one kernel. The device's context is current.
-Status LaunchKernel(const Kernel& kernel, cu::Kernel handle, const DeviceInfo& device, const Bindings& call, cu::Stream stream, std::string_view op);
+// A kernel parameter by number: of the op's buffer, of the slot, or of BoundKernel::maps.
+struct BoundParam {
+  Param::Kind kind = Param::Kind::kBuffer;
+  int index = 0;  // the buffer of a tensor map
+  int map = 0;    // of a tensor map
+};
 
-// Every launch of a variant, in order; where it works in passes, once for each `first_page`. Reads the scalars num_indices and
-// pages_per_pass, sets first_page. Launches only: safe inside a captured graph.
-Status LaunchVariant(const CubinStore& store, const Variant& variant, const DeviceInfo& device, Bindings call, cu::Stream stream, std::string_view op);
+// A kernel that is loaded on a device, with the names of its parameters resolved to slots and buffers of an op.
+struct BoundKernel {
+  const Kernel* kernel = nullptr;
+  cu::Kernel handle = nullptr;
+  std::vector<BoundParam> params;
+  std::vector<BoundMap> maps;
+  std::vector<Formula> grid;  // three, where the grid follows the sizes
+};
+
+struct BoundVariant {
+  const Variant* variant = nullptr;
+  std::vector<BoundKernel> launches;
+};
+
+// An error if the kernel names what the op has not.
+Result<BoundKernel> BindKernel(const Kernel& kernel, cu::Kernel handle, const OpSpec& op);
+
+// What a launch reads: values of the op's slots, addresses of its buffers.
+struct CallValues {
+  std::int64_t* slots;
+  void* const* buffers;
+};
+
+// One launch of one kernel. The device's context is current. Allocates nothing.
+Status LaunchKernel(const BoundKernel& kernel, const DeviceInfo& device, const CallValues& call, cu::Stream stream, std::string_view op);
+
+// Checks that `have` bytes of scratch are enough, then does every launch of a variant, in order. A variant that repeats does so once for
+// each value of the loop's scalar; any other gets one pass over everything: the scalar is 0, the step is the loop's stop. Sets both in
+// `call`. Launches only: safe inside a captured graph.
+Status LaunchVariant(const BoundVariant& variant, const OpSpec& op, const DeviceInfo& device, const CallValues& call, std::int64_t have,
+                     cu::Stream stream);
 
 }  // namespace jfi

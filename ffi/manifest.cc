@@ -6,110 +6,31 @@
 #include <set>
 #include <tuple>
 
+#include "reader.h"
+
 namespace jfi {
 namespace {
 
-constexpr std::int64_t kSchema = 1;
-
-// Reads members of one object; the first fault is kept, with the object's place in the file.
-class Reader {
- public:
-  Reader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is(Json::Kind::kObject)) Fault(std::string("is ") + Json::Name(object.kind()) + ", expected an object");
-  }
-
-  void Fault(const std::string& what) {
-    if (status_.ok()) status_ = FailedPrecondition("manifest.json: " + where_ + " " + what);
-  }
-  const Status& status() const { return status_; }
-
-  const Json& Get(const char* key, Json::Kind kind) {
-    static const Json* const kNothing = new Json;
-    const Json* v = object_.find(key);
-    if (!v) {
-      Fault(std::string("has no \"") + key + "\"");
-      return *kNothing;
-    }
-    if (!v->is(kind)) Fault(std::string("has \"") + key + "\" as " + Json::Name(v->kind()) + ", expected " + Json::Name(kind));
-    return *v;
-  }
-
-  std::string String(const char* key) { return Get(key, Json::Kind::kString).string(); }
-
-  std::int64_t Int(const char* key, std::int64_t low, std::int64_t high) {
-    const std::int64_t v = Get(key, Json::Kind::kInt).integer();
-    if (v < low || v > high) Fault(std::string("has \"") + key + "\" = " + std::to_string(v) + ", expected " + std::to_string(low) + ".." + std::to_string(high));
-    return v;
-  }
-
-  std::array<std::int64_t, 3> Three(const char* key, std::int64_t high) {
-    std::array<std::int64_t, 3> out = {1, 1, 1};
-    const Json& v = Get(key, Json::Kind::kArray);
-    if (v.array().size() != 3) Fault(std::string("has \"") + key + "\" of " + std::to_string(v.array().size()) + " entries, expected 3");
-    for (std::size_t i = 0; i < 3 && i < v.array().size(); ++i) {
-      out[i] = v.array()[i].integer();
-      if (out[i] < 1 || out[i] > high) Fault(std::string("has an entry of \"") + key + "\" outside 1.." + std::to_string(high));
-    }
-    return out;
-  }
-
-  std::string OneOf(const char* key, std::initializer_list<const char*> allowed) {
-    const std::string v = String(key);
-    std::string list;
-    for (const char* a : allowed) {
-      if (v == a) return v;
-      list += (list.empty() ? "" : "|") + std::string(a);
-    }
-    Fault(std::string("has \"") + key + "\" = \"" + v + "\", expected " + list);
-    return v;
-  }
-
- private:
-  const Json& object_;
-  std::string where_;
-  Status status_;
-};
-
-bool ParseExtent(const Json& v, Extent& out) {
-  if (v.is(Json::Kind::kInt)) {
-    out.constant = v.integer();
-    return true;
-  }
-  if (!v.is(Json::Kind::kString)) return false;
-  std::string_view rest = v.string();
-  while (true) {
-    const std::size_t star = rest.find('*');
-    std::string_view factor = rest.substr(0, star);
-    while (!factor.empty() && factor.front() == ' ') factor.remove_prefix(1);
-    while (!factor.empty() && factor.back() == ' ') factor.remove_suffix(1);
-    if (factor.empty()) return false;
-    if (std::isdigit(static_cast<unsigned char>(factor[0]))) {
-      std::int64_t n = 0;
-      for (char c : factor) {
-        if (c < '0' || c > '9' || n > (std::int64_t{1} << 40)) return false;
-        n = n * 10 + (c - '0');
-      }
-      if (__builtin_mul_overflow(out.constant, n, &out.constant)) return false;
-    } else {
-      out.scalars.emplace_back(factor);
-    }
-    if (star == std::string_view::npos) return true;
-    rest.remove_prefix(star + 1);
-  }
-}
+constexpr std::int64_t kSchema = 2;
 
 Status ParseRecipe(const Json& json, const std::string& where, TensorMapRecipe& out) {
   Reader r(json, where);
   out.buffer = r.String("buffer");
   const std::string dtype = r.OneOf("dtype", {"u8", "u16", "u32", "i32", "f16", "bf16", "f32"});
-  out.dtype = dtype == "u8" ? cu::kU8 : dtype == "u16" ? cu::kU16 : dtype == "u32" ? cu::kU32 : dtype == "i32" ? cu::kS32 : dtype == "f16" ? cu::kF16 : dtype == "bf16" ? cu::kBf16 : cu::kF32;
+  out.dtype = dtype == "u8"    ? cu::kU8
+              : dtype == "u16" ? cu::kU16
+              : dtype == "u32" ? cu::kU32
+              : dtype == "i32" ? cu::kS32
+              : dtype == "f16" ? cu::kF16
+              : dtype == "bf16" ? cu::kBf16
+                                : cu::kF32;
   const std::string swizzle = r.OneOf("swizzle", {"none", "32", "64", "128"});
   out.swizzle = swizzle == "32" ? cu::kSwizzle32 : swizzle == "64" ? cu::kSwizzle64 : swizzle == "128" ? cu::kSwizzle128 : cu::kSwizzleNone;
   const std::string l2 = r.OneOf("l2_promotion", {"none", "64", "128", "256"});
   out.l2 = l2 == "64" ? cu::kL2_64 : l2 == "128" ? cu::kL2_128 : l2 == "256" ? cu::kL2_256 : cu::kL2None;
   for (auto [key, list] : {std::pair{"dims", &out.dims}, std::pair{"strides", &out.strides}})
-    for (const Json& e : r.Get(key, Json::Kind::kArray).array())
-      if (!ParseExtent(e, list->emplace_back())) r.Fault(std::string("has an entry of \"") + key + "\" that is no integer, scalar or product");
+    for (const Json& e : r.Array(key)) list->push_back(r.Expression(key, e));
+  if (r.Has("offset")) out.offset = r.Expression("offset");
   for (const Json& e : r.Get("box", Json::Kind::kArray).array()) {
     if (e.integer() < 1 || e.integer() > 256) r.Fault("has a box entry outside 1..256");
     out.box.push_back(static_cast<std::uint32_t>(e.integer()));
@@ -153,15 +74,22 @@ Status ParseKernel(const Json& json, const std::string& where, Kernel& out) {
   out.dynamic_shared_bytes = r.Int("dynamic_shared_bytes", 0, std::int64_t{1} << 20);
   const Json& grid = r.Get("grid", Json::Kind::kObject);
   Reader g(grid, where + ".grid");
-  if (grid.find("per_sm")) out.grid.per_sm = static_cast<int>(g.Int("per_sm", 1, 64));
-  else out.grid.fixed = g.Three("fixed", std::numeric_limits<std::int32_t>::max());
+  if (g.Has("per_sm")) {
+    out.grid.per_sm = static_cast<int>(g.Int("per_sm", 1, 64));
+  } else if (g.Has("expr")) {
+    for (const Json& e : g.Array("expr")) out.grid.expr.push_back(g.Expression("expr", e));
+    if (out.grid.expr.size() != 3) g.Fault("has \"expr\" of " + std::to_string(out.grid.expr.size()) + " entries, expected 3");
+  } else {
+    out.grid.fixed = g.Three("fixed", std::numeric_limits<std::int32_t>::max());
+  }
   const std::string arch = r.String("arch");
   const Json& params = r.Get("params", Json::Kind::kArray);
   JFI_RETURN_IF_ERROR(r.status());
   JFI_RETURN_IF_ERROR(g.status());
   for (int i = 0; i < 3; ++i)
-    if (out.grid.per_sm == 0 && out.grid.fixed[i] % out.cluster[i] != 0) r.Fault("has a fixed grid that is no multiple of its cluster");
+    if (out.grid.per_sm == 0 && out.grid.expr.empty() && out.grid.fixed[i] % out.cluster[i] != 0) r.Fault("has a fixed grid that is no multiple of its cluster");
   if (out.cubin.find("..") != std::string::npos || (!out.cubin.empty() && out.cubin[0] == '/')) r.Fault("names a cubin outside the cubin folder");
+  if (params.array().size() > kMaxParams) r.Fault("has more than " + std::to_string(kMaxParams) + " parameters");
   JFI_RETURN_IF_ERROR(r.status());
   auto parsed = ParseArch(arch);
   if (!parsed.ok()) return parsed.status();
@@ -171,47 +99,65 @@ Status ParseKernel(const Json& json, const std::string& where, Kernel& out) {
   return {};
 }
 
-Status ParseVariant(const Json& json, const std::string& where, const std::vector<Kernel>& kernels, Variant& out) {
+// The choices of `json`, which are all those of op.select and no others, in the order of op.select.
+void ReadSelect(Reader& r, const Json& json, const OpSpec& op, Select& out) {
+  for (const std::string& key : op.select) {
+    const Json* value = json.find(key);
+    if (!value) r.Fault("has no choice of \"" + key + "\"");
+    const auto a = std::find_if(op.attributes.begin(), op.attributes.end(), [&](const Attribute& a) { return a.name == key; });
+    const std::string text = value ? value->string() : "";
+    if (std::find(a->values.begin(), a->values.end(), text) == a->values.end()) r.Fault("has the unknown " + key + " \"" + text + "\"");
+    out.emplace_back(key, text);
+  }
+  if (json.object().size() != op.select.size()) r.Fault("chooses more than " + op.name + " selects by");
+}
+
+Status ParseVariant(const Json& json, const std::string& where, const Manifest& m, Variant& out) {
   Reader r(json, where);
   out.op = r.String("op");
-  out.path = r.String("path");
-  out.format = r.String("format");
-  out.scale_layout = r.String("scale_layout");
+  const OpSpec* op = m.FindOp(out.op);
+  if (!op) r.Fault("is of \"" + out.op + "\", which is no op of the manifest");
+  const Json& select = r.Get("select", Json::Kind::kObject);
   out.implementation = r.OneOf("implementation", {"native", "portable"});
-  out.max_columns = r.Int("max_columns", 0, std::numeric_limits<std::int32_t>::max());
-  out.pages = r.OneOf("passes", {"once", "pages"}) == "pages";
+  out.bound = r.Int("bound", 0, std::numeric_limits<std::int32_t>::max());
+  out.repeat = r.Bool("repeat");
+  const Expr scratch = r.Expression("scratch");
   const std::string arch = r.String("arch");
   const Json& launches = r.Get("launches", Json::Kind::kArray);
   JFI_RETURN_IF_ERROR(r.status());
+  ReadSelect(r, select, *op, out.select);
+  if (out.repeat && !op->loop) r.Fault("repeats, but its op has no loop");
+  auto bytes = scratch.Bind(op->names);
+  if (!bytes.ok()) r.Fault("has \"scratch\" that names what the op has not: " + bytes.status().message());
+  JFI_RETURN_IF_ERROR(r.status());
+  out.scratch = std::move(bytes.value());
   auto parsed = ParseArch(arch);
   if (!parsed.ok()) return parsed.status();
   out.arch = parsed.value();
   for (const Json& l : launches.array()) {
-    auto k = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.name == l.string() && k.arch.name == arch; });
-    if (k == kernels.end()) r.Fault("launches \"" + l.string() + "\", which is no kernel of " + arch);
-    out.launches.push_back(static_cast<std::size_t>(k - kernels.begin()));
+    auto k = std::find_if(m.kernels.begin(), m.kernels.end(), [&](const Kernel& k) { return k.name == l.string() && k.arch.name == arch; });
+    if (k == m.kernels.end()) r.Fault("launches \"" + l.string() + "\", which is no kernel of " + arch);
+    out.launches.push_back(static_cast<std::size_t>(k - m.kernels.begin()));
   }
   if (out.launches.empty()) r.Fault("launches nothing");
   return r.status();
 }
 
-bool Wanted(const std::string& asked, const std::string& has) { return asked.empty() || asked == has; }
-
 bool Matches(const Request& q, const Variant& v) {
-  return Wanted(q.op, v.op) && Wanted(q.path, v.path) && Wanted(q.format, v.format) && Wanted(q.scale_layout, v.scale_layout) &&
-         (q.implementation != "portable" || v.implementation == "portable");
+  return q.op == v.op && (q.implementation != "portable" || v.implementation == "portable") &&
+         std::all_of(q.select.begin(), q.select.end(),
+                     [&](const auto& choice) { return std::find(v.select.begin(), v.select.end(), choice) != v.select.end(); });
 }
+
+std::int64_t Bound(const Variant& v) { return v.bound ? v.bound : std::numeric_limits<std::int64_t>::max(); }
+
+}  // namespace
 
 std::string RequestText(const Request& q) {
   std::string s;
-  for (const std::string* part : {&q.path, &q.format, &q.scale_layout})
-    if (!part->empty()) s += *part + " ";
+  for (const auto& [key, value] : q.select) s += value + " ";
   return s + (q.implementation == "portable" ? "portable kernel" : "kernel");
 }
-
-std::int64_t Bound(const Variant& v) { return v.max_columns ? v.max_columns : std::numeric_limits<std::int64_t>::max(); }
-
-}  // namespace
 
 std::string CapabilityText(Capability c) { return std::to_string(c.major) + "." + std::to_string(c.minor); }
 
@@ -240,10 +186,17 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   if (r.status().ok() && schema != kSchema)
     return FailedPrecondition("manifest.json has schema " + std::to_string(schema) + ", this library reads schema " + std::to_string(kSchema) +
                               ": cubins and libjax_fp4_indexer_ffi.so come from different builds; reinstall jax_fp4_indexer or rebuild both");
+  const std::vector<Json>& ops = r.Array("ops");
   const Json& kernels = r.Get("kernels", Json::Kind::kArray);
   const Json& variants = r.Get("variants", Json::Kind::kArray);
   JFI_RETURN_IF_ERROR(r.status());
   Manifest m;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    auto op = OpSpec::Parse(ops[i], "ops[" + std::to_string(i) + "]");
+    if (!op.ok()) return op.status();
+    if (m.FindOp(op.value().name)) return FailedPrecondition("manifest.json: ops[" + std::to_string(i) + "] repeats " + op.value().name);
+    m.ops.push_back(std::move(op.value()));
+  }
   std::set<std::pair<std::string, std::string>> seen;
   for (std::size_t i = 0; i < kernels.array().size(); ++i) {
     const std::string where = "kernels[" + std::to_string(i) + "]";
@@ -252,8 +205,13 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     if (!seen.emplace(k.arch.name, k.name).second) return FailedPrecondition("manifest.json: " + where + " repeats kernel " + k.name + " of " + k.arch.name);
   }
   for (std::size_t i = 0; i < variants.array().size(); ++i)
-    JFI_RETURN_IF_ERROR(ParseVariant(variants.array()[i], "variants[" + std::to_string(i) + "]", m.kernels, m.variants.emplace_back()));
+    JFI_RETURN_IF_ERROR(ParseVariant(variants.array()[i], "variants[" + std::to_string(i) + "]", m, m.variants.emplace_back()));
   return m;
+}
+
+const OpSpec* Manifest::FindOp(std::string_view name) const {
+  const auto found = std::find_if(ops.begin(), ops.end(), [&](const OpSpec& op) { return op.name == name; });
+  return found == ops.end() ? nullptr : &*found;
 }
 
 bool Manifest::Serves(const Request& q) const {
@@ -283,10 +241,10 @@ Result<std::vector<const Variant*>> Manifest::Candidates(const Request& q, Capab
   return out;
 }
 
-const Variant* PickVariant(const std::vector<const Variant*>& candidates, std::int64_t columns) {
-  for (const Variant* v : candidates)
-    if (columns <= Bound(*v)) return v;
-  return candidates.empty() ? nullptr : candidates.back();
+std::size_t PickVariant(const std::vector<const Variant*>& candidates, std::int64_t value) {
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    if (value <= Bound(*candidates[i])) return i;
+  return candidates.size() - 1;
 }
 
 }  // namespace jfi

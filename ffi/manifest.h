@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "cuda_api.h"
-#include "json.h"
+#include "expr.h"
+#include "spec.h"
 #include "status.h"
 
 namespace jfi {
@@ -28,21 +29,19 @@ struct Arch {
 };
 Result<Arch> ParseArch(const std::string& name);
 
-// A product of integers and scalars of the call, e.g. "heads_kv*8192".
-struct Extent {
-  std::int64_t constant = 1;
-  std::vector<std::string> scalars;
-};
-
-// The arguments of cuTensorMapEncodeTiled. `strides` are bytes, of every dimension but the first (the contiguous one).
+// The arguments of cuTensorMapEncodeTiled. `strides` are bytes, of every dimension but the first (the contiguous one); `offset` is the
+// tensor's first byte within the buffer.
 struct TensorMapRecipe {
   std::string buffer;
   cu::TensorMapDataType dtype = cu::kU8;
-  std::vector<Extent> dims, strides;
+  std::vector<Expr> dims, strides;
+  Expr offset;
   std::vector<std::uint32_t> box;
   cu::TensorMapSwizzle swizzle = cu::kSwizzleNone;
   cu::TensorMapL2 l2 = cu::kL2None;
 };
+
+inline constexpr std::size_t kMaxParams = 48;
 
 struct Param {
   enum class Kind { kBuffer, kI32, kI64, kTensorMap } kind = Kind::kBuffer;
@@ -51,8 +50,9 @@ struct Param {
 };
 
 struct Grid {
-  int per_sm = 0;                        // CTAs a multiprocessor; 0 where `fixed` counts
+  int per_sm = 0;                                // CTAs a multiprocessor; 0 where `fixed` or `expr` counts
   std::array<std::int64_t, 3> fixed = {1, 1, 1};
+  std::vector<Expr> expr;                        // three, or none where `fixed` counts
 };
 
 struct Kernel {
@@ -65,34 +65,46 @@ struct Kernel {
   std::vector<Param> params;
 };
 
+// Values of the choices that variants are made for: ((name, value), ...).
+using Select = std::vector<std::pair<std::string, std::string>>;
+
 struct Variant {
-  std::string op, path, format, scale_layout, implementation;
+  std::string op, implementation;
+  Select select;
   Arch arch;
-  std::int64_t max_columns = 0;     // 0: any
-  bool pages = false;               // the launches are repeated for every pass over the page list
+  std::int64_t bound = 0;             // 0: any
+  bool repeat = false;                // the launches are repeated as the op's loop says
+  Formula scratch;                    // bytes that the launches use, over the names of the op
   std::vector<std::size_t> launches;  // indices into Manifest::kernels
 };
 
-// What a call asks for. An empty string asks for any; `implementation` is "auto" (native before portable) or "portable".
+// What a call needs. A key that `select` lacks may have any value; `implementation` is "auto" (native before portable) or "portable".
 struct Request {
-  std::string op, path, format, scale_layout, implementation = "auto";
+  std::string op;
+  Select select;
+  std::string implementation = "auto";
 };
 
 struct Manifest {
+  std::vector<OpSpec> ops;
   std::vector<Kernel> kernels;
   std::vector<Variant> variants;
 
   static Result<Manifest> Parse(std::string_view text);
 
+  const OpSpec* FindOp(std::string_view name) const;  // or null
   // True if some variant answers the request on some device.
   bool Serves(const Request&) const;
-  // The variants of the best implementation and arch for a device, by rising column bound. Native comes before portable, a cubin made
+  // The variants of the best implementation and arch for a device, by increasing bound. Native comes before portable, a cubin made
   // for exactly this capability before a wider one. An error that names what is shipped where there are none.
   Result<std::vector<const Variant*>> Candidates(const Request&, Capability) const;
 };
 
-// The candidate with the smallest column bound that holds `columns`; the widest if none does (a kernel is right for any number of
-// columns, the bound is about speed).
-const Variant* PickVariant(const std::vector<const Variant*>& candidates, std::int64_t columns);
+// "decode nvfp4 public kernel", for messages.
+std::string RequestText(const Request&);
+
+// The number of the candidate with the smallest bound that holds `value`; the last if none does (a kernel is right for any value, the
+// bound is about speed). `candidates` are not empty.
+std::size_t PickVariant(const std::vector<const Variant*>& candidates, std::int64_t value);
 
 }  // namespace jfi

@@ -3,11 +3,10 @@
 
 #include "check.h"
 #include "launcher.h"
-#include "manifest.h"
 
 namespace jfi {
 
-// Encodes the descriptor. A tensor with an empty dimension gets an all-zero descriptor: the kernel may not use it.
-Status EncodeTensorMap(const TensorMapRecipe& recipe, const Bindings& call, const Place& at, cu::TensorMap& out);
+// Encodes the descriptor of the buffer at `address`. A tensor with an empty dimension gets an all-zero descriptor: the kernel may not use it.
+Status EncodeTensorMap(const BoundMap& map, void* address, const std::int64_t* slots, const Place& at, cu::TensorMap& out);
 
 }  // namespace jfi

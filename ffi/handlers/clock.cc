@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "../check.h"
 #include "../cubin_store.h"
 #include "../export.h"
+#include "errors.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -101,17 +101,9 @@ Status LaunchClock(cu::Stream stream, ffi::RemainingArgs operands, ffi::AnyBuffe
                    "cuLaunchKernelEx", Place{kClockOp, "jfi_clock", "PTX", device.value()});
 }
 
-// XLA is C++ without exceptions: none may leave a handler.
 template <class F>
 ffi::Error Guarded(F&& body) {
-  try {
-    Status s = body();
-    if (s.ok()) return ffi::Error::Success();
-    return ffi::Error(s.code() == Code::kInvalidArgument ? ffi::ErrorCode::kInvalidArgument
-                      : s.code() == Code::kFailedPrecondition ? ffi::ErrorCode::kFailedPrecondition : ffi::ErrorCode::kInternal, s.message());
-  } catch (const std::exception& e) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string(kClockOp) + ": " + e.what());
-  }
+  return ToFfi(NoThrow(kClockOp, body));
 }
 
 ffi::Error PrepareStage() { return Guarded(PrepareClock); }

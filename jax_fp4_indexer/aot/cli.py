@@ -84,17 +84,17 @@ def list_(folder, archs):
     """A table of the variants: registers, spills, shared memory, instructions of every launch."""
     data = _read(folder)
     kernels = {(k["arch"], k["name"]): k for k in data["kernels"]}
-    rows = [("variant", "columns", "launch", "threads", "registers", "spills", "shared", "tmem", "instructions")]
+    rows = [("variant", "bound", "launch", "threads", "registers", "spills", "shared", "tmem", "instructions")]
     for v in data["variants"]:
         if archs and v["arch"] not in archs:
             continue
-        label = " ".join((v["arch"], v["path"], v["format"], v["scale_layout"], v["implementation"]))
-        columns = f"<= {v['max_columns']}" if v["max_columns"] else "any"
+        label = " ".join((v["arch"], *manifest.variant_name(v).split("/")[:-2]))
+        bound = f"<= {v['bound']}" if v["bound"] else "any"
         for i, name in enumerate(v["launches"]):
             k = kernels[v["arch"], name]
             threads = k["block"][0] * k["block"][1] * k["block"][2]
             numbers = (threads, k["registers"], k["spill_bytes"], k["static_shared_bytes"] + k["dynamic_shared_bytes"], k.get("tmem_columns", 0), k["instructions"])
-            rows.append((label if i == 0 else "", columns if i == 0 else "", name, *map(str, numbers)))
+            rows.append((label if i == 0 else "", bound if i == 0 else "", name, *map(str, numbers)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(c.rjust(w) if i > 2 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
@@ -178,24 +178,38 @@ def _capability(ctx, param, value):
     return int(major), int(minor)
 
 
+def _settings(ctx, param, value):
+    pairs = [item.partition("=") for item in value]
+    for item, (key, equals, choice) in zip(value, pairs):
+        if not (key and equals and choice):
+            raise click.BadParameter(f"got {item!r}, expected KEY=VALUE, e.g. path=decode")
+    return {key: choice for key, _, choice in pairs}
+
+
 @main.command()
 @click.argument("name")
 @_folder
 @click.option("--capability", callback=_capability, help="Also say which variant such a device runs, e.g. 9.0.")
-@click.option("--columns", type=click.IntRange(min=1), default=1, show_default=True, help="max_seqlen_q * Hq/Hkv of the call, with --capability.")
+@click.option("--bound", type=click.IntRange(min=0), default=1, show_default=True,
+              help="With --capability: the value of the op's bound for the call, e.g. max_seqlen_q * Hq/Hkv of block_scores.")
+@click.option("--set", "settings", multiple=True, callback=_settings, metavar="KEY=VALUE",
+              help="With --capability: only calls with this choice, e.g. path=decode (repeatable).")
 @click.option("--implementation", type=click.Choice(["auto", "portable"]), default="auto", show_default=True)
-def explain(name, folder, capability, columns, implementation):
+def explain(name, folder, capability, bound, settings, implementation):
     """Everything about a kernel or variant: launches, parameters, config, and why a device gets it."""
     data = _read(folder)
     kernels, variants = _find(data, name)
     used = {(v["arch"], launch) for v in variants for launch in v["launches"]}
     kernels += [k for k in data["kernels"] if (k["arch"], k["name"]) in used and k not in kernels]
     for v in variants:
-        repeated = ", repeated for every pass over the page list" if v["passes"] == "pages" else ""
-        columns_text = f"up to {v['max_columns']} columns (max_seqlen_q * Hq/Hkv)" if v["max_columns"] else "any number of columns"
+        op = next(o for o in data["ops"] if o["op"] == v["op"])
+        loop = op.get("loop")
+        repeated = f", repeated for {loop['scalar']} = 0, {loop['step']}, ... < {loop['stop']}" if v["repeat"] and loop else ""
+        bound_text = f"up to {v['bound']}" if v["bound"] else "any"
         arch = ARCHS[v["arch"]]
         where = f"exactly {'.'.join(map(str, arch.capability))}" if arch.exact else f"every {arch.capability[0]}.x"
-        click.echo(f"variant {manifest.variant_name(v)}\n  for {columns_text}; runs on compute capability {where}\n  launches{repeated}: {', '.join(v['launches'])}")
+        click.echo(f"variant {manifest.variant_name(v)}\n  for a bound ({op['bound']}) of {bound_text}; runs on compute capability {where}\n"
+                   f"  launches{repeated}: {', '.join(v['launches'])}\n  scratch: {v['scratch']} bytes")
     for k in kernels:
         click.echo(f"kernel {k['name']} ({k['arch']})")
         for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes", "tmem_columns",
@@ -204,13 +218,26 @@ def explain(name, folder, capability, columns, implementation):
         params = ", ".join(f"{value if isinstance(value, str) else value['buffer']}:{kind}" for p in k["params"] for kind, value in p.items())
         click.echo(f"  {'params':20} {params}")
     if capability:
-        calls = sorted({(v["path"], v["format"], v["scale_layout"], v["op"]) for v in variants or data["variants"]})
-        for path, fmt, layout, op in calls:
-            chosen, why = manifest.choose(data, capability, path=path, format=fmt, scale_layout=layout, columns=columns,
-                                          implementation=implementation, op=op)
-            click.echo(f"{op} {path} {fmt} {layout} on {'.'.join(map(str, capability))}: {manifest.variant_name(chosen) if chosen else 'no variant'}")
+        for op, select in _calls(variants or data["variants"], settings):
+            chosen, why = manifest.choose(data, capability, op=op, select=select, bound=bound, implementation=implementation)
+            result = manifest.variant_name(chosen) if chosen else "no variant"
+            click.echo(f"{' '.join((op, *select.values()))} on {'.'.join(map(str, capability))}: {result}")
             for reason in why:
                 click.echo(f"  {reason}")
+
+
+def _calls(variants, settings):
+    """(op, select) of every kind of call that `variants` serve and `settings` ({choice: value}) allow, once each."""
+    found = {}
+    for v in sorted(variants, key=manifest.variant_name):
+        if all(v["select"].get(key) == value for key, value in settings.items()):
+            select = manifest.choices_of(v)
+            found.setdefault((v["op"], *select.values()), (v["op"], select))
+    if settings and not found:
+        wanted = ", ".join(f"{key}={value}" for key, value in settings.items())
+        choices = sorted({f"{key}={value}" for v in variants for key, value in v["select"].items()})
+        raise click.ClickException(f"--set: got {wanted}, expected choices that some variant has, of {', '.join(choices) or 'none'}")
+    return list(found.values())
 
 
 @main.command()

@@ -13,16 +13,18 @@ import pathlib
 import sys
 
 from ..configs.arch import ARCHS, runs_on
+from ..specs import OPS
 
-SCHEMA = 1
+SCHEMA = 2
+ENTRY_FORMAT = 1            # of the entries of "kernels"; another one makes every cubin stale
 FILE_NAME = "manifest.json"
 DEFAULT_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "cubins"
 DSL = "nvidia-cutlass-dsl"
-VARIANT_KEYS = ("op", "path", "format", "scale_layout", "implementation", "arch", "max_columns")
 # What the readers here rely on; ffi/manifest.cc checks what launches rely on
 KERNEL_TYPES = {**dict.fromkeys(("name", "arch", "cubin", "sha256", "symbol", "source", "fingerprint"), str), "block": list, "params": list,
                 **dict.fromkeys(("registers", "spill_bytes", "static_shared_bytes", "dynamic_shared_bytes", "instructions"), int)}
-VARIANT_TYPES = {**dict.fromkeys((k for k in VARIANT_KEYS if k != "max_columns"), str), "max_columns": int, "passes": str, "launches": list}
+VARIANT_TYPES = {**dict.fromkeys(("op", "implementation", "arch", "scratch"), str), "select": dict, "bound": int, "repeat": bool, "launches": list}
+OP_TYPES = {**dict.fromkeys(("op", "api", "bound"), str), **dict.fromkeys(("select", "attributes", "operands", "results"), list), "derived": dict}
 
 
 class ManifestError(Exception):
@@ -92,7 +94,7 @@ def sources(module):
             found[name], more = _scan(name, file, (stat.st_mtime_ns, stat.st_size))
             todo += more
     if module not in found:
-        raise ManifestError(f"{module}: no source file found for this kernel module; check its line in aot/variants.py")
+        raise ManifestError(f"{module}: no source file found for this kernel module; check its line in aot/variants/")
     return dict(sorted(found.items()))
 
 
@@ -105,24 +107,38 @@ def _builder_sources():
 
 def fingerprint(kernel, dsl):
     """sha256 of all that the cubin and the entry of `kernel` (variants.Kernel) depend on, with DSL version `dsl`."""
-    return sha256(canonical({"schema": SCHEMA, "source": kernel.source, "arch": kernel.arch, "dsl": dsl, "expect": dict(kernel.expect),
+    return sha256(canonical({"schema": ENTRY_FORMAT, "source": kernel.source, "arch": kernel.arch, "dsl": dsl, "expect": dict(kernel.expect),
                              "modules": sources(kernel.module), "builder": _builder_sources()}))
 
 
 # ---- composing, writing, reading
 def compose(entries, variants, dsl):
-    """Manifest of the kernel entries {(arch, source): entry}; variants with a launch that is not among them are left out."""
+    """Manifest of the kernel entries {(arch, source): entry}; variants with a launch that is not among them are left out, as are ops without a variant."""
     listed = []
     for variant in variants:
         try:
             launches = [entries[k.arch, k.source]["name"] for k in variant.launches]
         except KeyError:
             continue
-        listed.append({**{key: getattr(variant, key) for key in VARIANT_KEYS}, "passes": variant.passes, "launches": launches})
+        listed.append({"op": variant.op, "select": variant.choices, "implementation": variant.implementation, "arch": variant.arch,
+                       "bound": variant.bound, "repeat": variant.repeat, "scratch": str(variant.scratch), "launches": launches})
     kernels = sorted(entries.values(), key=lambda e: (e["arch"], e["name"]))
-    listed.sort(key=lambda v: [v[key] for key in VARIANT_KEYS])
-    whole = sha256(canonical({"kernels": [e["fingerprint"] for e in kernels], "variants": listed}))
-    return {"schema": SCHEMA, "fingerprint": whole, "dsl": dsl, "kernels": kernels, "variants": listed}
+    listed.sort(key=_key)
+    ops = [OPS[name].to_json() for name in sorted({v["op"] for v in listed})]
+    whole = sha256(canonical({"ops": ops, "kernels": [e["fingerprint"] for e in kernels], "variants": listed}))
+    return {"schema": SCHEMA, "fingerprint": whole, "dsl": dsl, "ops": ops, "kernels": kernels, "variants": listed}
+
+
+def _key(variant):
+    """Of a variant of the manifest: op, choices in the order of the op's spec, implementation, arch, bound."""
+    return (variant["op"], *choices_of(variant).values(), variant["implementation"], variant["arch"], variant["bound"])
+
+
+def choices_of(variant):
+    """`select` of a variant of the manifest, in the order of the op's spec."""
+    select = variant["select"]
+    order = OPS[variant["op"]].select if variant["op"] in OPS else sorted(select)
+    return {key: select[key] for key in order if key in select}
 
 
 def write_atomically(path, data):
@@ -159,7 +175,8 @@ def read(folder):
 
 def _fault(manifest):
     """The first place where `manifest` is not of the schema, or None."""
-    for where, entry, types in (("the file", manifest, {"dsl": str, "kernels": list, "variants": list}),
+    for where, entry, types in (("the file", manifest, {"dsl": str, "ops": list, "kernels": list, "variants": list}),
+                                *((f"ops[{i}]", e, OP_TYPES) for i, e in enumerate(_list(manifest, "ops"))),
                                 *((f"kernels[{i}]", e, KERNEL_TYPES) for i, e in enumerate(_list(manifest, "kernels"))),
                                 *((f"variants[{i}]", e, VARIANT_TYPES) for i, e in enumerate(_list(manifest, "variants")))):
         wrong = [key for key, kind in types.items() if not isinstance(entry, dict) or not isinstance(entry.get(key), kind)]
@@ -170,6 +187,9 @@ def _fault(manifest):
         if "cubin" in types and (".." in entry["cubin"] or entry["cubin"].startswith("/")):
             return f"{where} names a cubin outside of the folder, {entry['cubin']!r}"
     known = {(e["arch"], e["name"]) for e in manifest["kernels"]}
+    ops = {op["op"] for op in manifest["ops"]}
+    if strangers := sorted({v["op"] for v in manifest["variants"]} - ops):
+        return f"a variant is of {strangers[0]!r}, which is no op of the file"
     lost = [(v["arch"], name) for v in manifest["variants"] for name in v["launches"] if (v["arch"], name) not in known]
     return f"a variant launches {lost[0][1]!r}, which is no kernel of {lost[0][0]}" if lost else None
 
@@ -227,29 +247,28 @@ def damaged(folder, manifest):
 # ---- selection: the handler's rule, for people
 def variant_name(variant):
     """"block_scores/decode/nvfp4/public/native/sm_90a/16"."""
-    return "/".join(str(variant[key]) for key in VARIANT_KEYS)
+    return "/".join(map(str, _key(variant)))
 
 
-def choose(manifest, capability, *, path, format, scale_layout, columns, implementation="auto", op="block_scores"):
+def choose(manifest, capability, *, op, select, bound=1, implementation="auto"):
     """Which variant a device of `capability` ((major, minor)) runs: (variant or None, sentences that say why).
 
-    columns: max_seqlen_q * Hq/Hkv of the call.
+    select: {choice: value}; a choice that it lacks may have any value. bound: the value of the op's `bound` for the call.
     """
-    call = {"op": op, "path": path, "format": format, "scale_layout": scale_layout}
-    fits = [v for v in manifest["variants"] if all(v[k] == x for k, x in call.items())]
-    why = [f"{len(fits)} variants for {' '.join(call.values())}"]
+    fits = [v for v in manifest["variants"] if v["op"] == op and all(v["select"].get(k) == x for k, x in select.items())]
+    why = [f"{len(fits)} variants for {' '.join((op, *select.values()))}"]
     fits = [v for v in fits if runs_on(v["arch"], capability)]
     dotted = ".".join(map(str, capability))
     why.append(f"{len(fits)} run on compute capability {dotted}: {', '.join(sorted({v['arch'] for v in fits})) or 'none'}")
     for kind in ("portable",) if implementation == "portable" else ("native", "portable"):
         # 0 is no bound: wider than any
-        of_kind = sorted((v for v in fits if v["implementation"] == kind), key=lambda v: v["max_columns"] or float("inf"))
+        of_kind = sorted((v for v in fits if v["implementation"] == kind), key=lambda v: v["bound"] or float("inf"))
         if of_kind:
-            holds = [v for v in of_kind if not v["max_columns"] or columns <= v["max_columns"]]
+            holds = [v for v in of_kind if not v["bound"] or bound <= v["bound"]]
             chosen = (holds or of_kind[-1:])[0]
-            bound = f"<= {chosen['max_columns']}" if chosen["max_columns"] else "any"
-            why.append(f"{kind}: of the column bounds {', '.join(str(v['max_columns'] or 'any') for v in of_kind)}, "
-                       f"{'the smallest that holds' if holds else 'the widest, none holds'} {columns}: {bound}")
+            limit = f"<= {chosen['bound']}" if chosen["bound"] else "any"
+            why.append(f"{kind}: of the bounds {', '.join(str(v['bound'] or 'any') for v in of_kind)}, "
+                       f"{'the smallest that holds' if holds else 'the widest, none holds'} {bound}: {limit}")
             return chosen, why
         why.append(f"{kind}: none")
     return None, why

@@ -23,8 +23,9 @@ def operand_types(q_shape, k_shape, num_indices, num_seqs, fp4_format, scale_lay
 
 
 def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, pages, implementation):
-    """The attributes of the custom call, with the types the handler binds: str and int64. pages: of a pass, 0 for decode."""
+    """The attributes of the custom call, with the types that the handler reads: str and int64. pages: of a pass, 0 for decode."""
     return {
+        "op": "block_scores",
         "path": path,
         "format": fp4_format,
         "scale_layout": scale_layout,

@@ -14,11 +14,13 @@ import threading
 import jax
 import jax.export
 
+from ..specs import OPS
 from . import partition
 
 LIBRARY = "libjax_fp4_indexer_ffi.so"
-BLOCK_SCORES = "jax_fp4_indexer.block_scores.v1"
-TARGETS = (BLOCK_SCORES,)
+BLOCK_SCORES = OPS["block_scores"].target
+STATE = "jax_fp4_indexer.OpState"         # the type of the handler's state
+TARGETS = tuple(op.target for op in OPS.values())
 
 REINSTALL = "reinstall jax_fp4_indexer (pip install --force-reinstall --no-deps jax-fp4-indexer), or pass implementation=\"reference\""
 _lock = threading.RLock()
@@ -98,9 +100,9 @@ def _refuse_truncated(path):
 
 def _declare(library):
     library.jfi_set_cubin_dir.restype, library.jfi_set_cubin_dir.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
-    library.jfi_choose_variant.argtypes = [ctypes.c_char_p] * 5 + [ctypes.c_int] * 2 + [ctypes.c_longlong, ctypes.c_char_p, ctypes.c_size_t]
-    library.jfi_block_scores_scratch_bytes.restype, library.jfi_block_scores_scratch_bytes.argtypes = ctypes.c_int64, [ctypes.c_int] * 2 + [ctypes.c_int64] * 4
-    library.jfi_block_scores_state_type_id.restype = library.jfi_block_scores_state_type_info.restype = ctypes.c_void_p
+    library.jfi_choose_variant.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int] * 2 + [ctypes.c_longlong, ctypes.c_char_p, ctypes.c_size_t]
+    library.jfi_executions.restype, library.jfi_executions.argtypes = ctypes.c_int64, [ctypes.c_char_p]
+    library.jfi_state_type_id.restype = library.jfi_state_type_info.restype = ctypes.c_void_p
 
 
 def register(platform="CUDA", library=None):
@@ -118,11 +120,12 @@ def register(platform="CUDA", library=None):
         _refuse_second_copy(platform, library)
         capsule = jax.ffi.pycapsule
         # JAX wants the type of a handler's state before the handler.
-        jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {
-            "type_id": capsule(library.jfi_block_scores_state_type_id()), "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform=platform)
-        jax.ffi.register_ffi_target(BLOCK_SCORES, {
-            "instantiate": capsule(library.jfi_block_scores_instantiate), "prepare": capsule(library.jfi_block_scores_prepare),
-            "execute": capsule(library.jfi_block_scores_execute)}, platform=platform)
+        jax.ffi.register_ffi_type(STATE, {
+            "type_id": capsule(library.jfi_state_type_id()), "type_info": capsule(library.jfi_state_type_info())}, platform=platform)
+        for target in TARGETS:      # one handler serves every op: the call says which it is
+            jax.ffi.register_ffi_target(target, {
+                "instantiate": capsule(library.jfi_instantiate), "prepare": capsule(library.jfi_prepare),
+                "execute": capsule(library.jfi_execute)}, platform=platform)
         partition.register(BLOCK_SCORES, platform)
         done.add(platform)
 
@@ -154,8 +157,9 @@ def choose_variant(capability, *, path="", fp4_format="", scale_layout="", imple
     no such kernel, ImportError if there is no library. Needs no GPU.
     """
     text = ctypes.create_string_buffer(4096)
-    named = (s.encode() for s in ("block_scores", path, fp4_format, scale_layout, implementation))
-    if load().jfi_choose_variant(*named, *capability, columns, text, len(text)) != 0:
+    choices = {"path": path, "format": fp4_format, "scale_layout": scale_layout}
+    select = ";".join(f"{key}={value}" for key, value in choices.items() if value)
+    if load().jfi_choose_variant(b"block_scores", select.encode(), implementation.encode(), *capability, columns, text, len(text)) != 0:
         raise LookupError(text.value.decode())
     arch, kind, *kernels = text.value.decode().split()
     return arch, kind, kernels
@@ -167,11 +171,9 @@ def capability_of(device):
     return (int(match[1]), int(match[2])) if match else None
 
 
-def executions():
-    """How often XLA has run the handler's execute stage in this process: once a call, except where it replays a captured graph. Loads the library."""
-    count = load().jfi_block_scores_executions
-    count.restype = ctypes.c_int64
-    return count()
+def executions(op="block_scores"):
+    """How often XLA has run the handler's execute stage for `op` in this process: once a call, except where it replays a captured graph. Loads the library."""
+    return load().jfi_executions(op.encode())
 
 
 def unsupported_reason():

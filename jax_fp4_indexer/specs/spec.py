@@ -132,10 +132,9 @@ class OpSpec:
 
     def __post_init__(self) -> None:
         faults = [f"{name} twice" for name in _repeated([b.name for b in self.buffers])]
-        choices = {a.name for a in self.attributes if isinstance(a, Choice)}
-        faults += [f"select names {s!r}, which is no Choice" for s in self.select if s not in choices]
+        faults += [f"select names {s!r}, which is no Choice" for s in self.select if s not in self.choices()]
         faults += [f"{b.name} has dtype {d!r}" for b in self.operands + self.results for d in _alternatives(b.dtype) if d not in DTYPES]
-        known = self.size_names() | {a.name for a in self.attributes} | ({self.loop.scalar} if self.loop else set())
+        known = self.scalar_names()
         faults += [f"scalar {s!r} is no size, attribute or loop scalar" for s in self.scalars if s not in known]
         read = self.bound.names() | frozenset().union(*(c.zero.names() for c in self.conditions), self.loop.stop.names() if self.loop else ())
         faults += [f"an expression reads {name!r}, which nothing sets" for name in sorted(read - known)]
@@ -156,6 +155,14 @@ class OpSpec:
     @property
     def operand_names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.operands)
+
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The values of every Choice, by its name."""
+        return {a.name: a.values for a in self.attributes if isinstance(a, Choice)}
+
+    def scalar_names(self) -> frozenset[str]:
+        """What kernel parameters and expressions may name: sizes, attributes, the loop's scalar."""
+        return self.size_names() | {a.name for a in self.attributes} | ({self.loop.scalar} if self.loop else set())
 
     def size_names(self) -> frozenset[str]:
         """Every size that operands, results or a choice set."""

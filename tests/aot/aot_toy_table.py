@@ -1,7 +1,8 @@
-"""A table as aot/variants.py has, of toy kernels for two archs."""
+"""A table as those of aot/variants, of toy kernels for two archs."""
 from jax_fp4_indexer.aot.variants import Kernel, Variant, kernels_of
 
 ARCHS = ("sm_80", "sm_90a")
+SELECT = (("path", "decode"), ("format", "nvfp4"), ("scale_layout", "public"))
 
 
 def fill(arch, factor):
@@ -9,8 +10,8 @@ def fill(arch, factor):
 
 
 VARIANTS = tuple(v for arch in ARCHS for v in (
-    Variant("decode", "nvfp4", "public", arch, (fill(arch, 1), Kernel("aot_toys:Matrix", arch)), max_columns=16,
+    Variant("block_scores", SELECT, arch, (fill(arch, 1), Kernel("aot_toys:Matrix", arch)), bound=16,
             implementation="portable" if arch == "sm_80" else "native"),
-    Variant("decode", "nvfp4", "public", arch, (fill(arch, 2),), implementation="portable"),
+    Variant("block_scores", SELECT, arch, (fill(arch, 2),), implementation="portable"),
 ))
 KERNELS = kernels_of(VARIANTS)

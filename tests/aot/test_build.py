@@ -16,6 +16,7 @@ from jax_fp4_indexer.aot import inspect, manifest
 from jax_fp4_indexer.aot.cli import main
 from jax_fp4_indexer.aot.variants import Kernel, Variant
 from jax_fp4_indexer.configs.arch import ARCHS
+from jax_fp4_indexer.specs import OPS
 
 import aot_toy_table as table
 
@@ -50,7 +51,8 @@ def run(*args):
 
 def test_the_manifest_has_the_documented_fields(built):
     data = json.loads((built / "manifest.json").read_text())
-    assert data.keys() == {"schema", "fingerprint", "dsl", "kernels", "variants"} and data["schema"] == 1
+    assert data.keys() == {"schema", "fingerprint", "dsl", "ops", "kernels", "variants"} and data["schema"] == 2
+    assert data["ops"] == [OPS["block_scores"].to_json()]
     assert [(k["arch"], k["name"]) for k in data["kernels"]] == [(a, n) for a in ("sm_80", "sm_90a") for n in ("toy.fill.x1", "toy.fill.x2", "toy.matrix")]
     for kernel in data["kernels"]:
         assert kernel.keys() == ENTRY_KEYS
@@ -62,7 +64,7 @@ def test_the_manifest_has_the_documented_fields(built):
     known = {(k["arch"], k["name"]) for k in data["kernels"]}
     assert len(data["variants"]) == 4
     for variant in data["variants"]:
-        assert variant.keys() == {"op", "path", "format", "scale_layout", "implementation", "arch", "max_columns", "passes", "launches"}
+        assert variant.keys() == {"op", "select", "implementation", "arch", "bound", "repeat", "scratch", "launches"}
         assert all((variant["arch"], launch) in known for launch in variant["launches"])
 
 
@@ -107,7 +109,7 @@ def test_a_changed_source_is_stale_also_behind_an_import(tmp_path, monkeypatch):
     (package / "two.py").write_text("from aot_toys import Fill\n\nclass Two(Fill):\n    def __init__(self):\n        super().__init__(9)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     kernels = [Kernel("aot_changing.one:One", "sm_80"), Kernel("aot_changing.two:Two", "sm_80")]
-    variants = [Variant("decode", "nvfp4", "public", "sm_80", (kernels[0],))]
+    variants = [Variant("block_scores", table.SELECT, "sm_80", (kernels[0],))]
     compiler.build(tmp_path / "out", kernels, variants)
     assert manifest.stale(tmp_path / "out", kernels, variants) == []
     (package / "bystander.py").write_text("changed = 1\n")
@@ -132,7 +134,7 @@ def test_a_changed_variant_is_stale(copy):
 def test_a_manifest_of_another_schema_is_refused(copy):
     data = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**data, "schema": 99}))
-    with pytest.raises(manifest.ManifestError, match="schema 99, this version reads 1; run: python -m jax_fp4_indexer.aot build"):
+    with pytest.raises(manifest.ManifestError, match="schema 99, this version reads 2; run: python -m jax_fp4_indexer.aot build"):
         manifest.read(copy)
 
 
@@ -150,7 +152,7 @@ BAD = {
 
 def test_bad_kernels_are_refused_by_name_and_the_good_one_stays(tmp_path):
     kernels = [Kernel("aot_toys:Fill", "sm_80"), *(Kernel(f"aot_toys:{name}", "sm_80") for name in BAD)]
-    variants = [Variant("decode", "nvfp4", "public", "sm_80", (k,)) for k in kernels]
+    variants = [Variant("block_scores", table.SELECT, "sm_80", (k,)) for k in kernels]
     with pytest.raises(compiler.BuildError) as error:
         compiler.build(tmp_path, kernels, variants)
     for name, expected in BAD.items():
@@ -192,11 +194,11 @@ def test_the_command_line(copy, tmp_path, monkeypatch):
     assert done.exit_code == 0 and done.output.startswith("0 compiled, 6 up to date; 6 kernels, 4 variants")
     done = run("list", "--out", copy)
     assert done.exit_code == 0
-    row = next(line for line in done.output.splitlines() if line.startswith("sm_90a decode nvfp4 public native"))
-    assert row.split()[5:9] == ["<=", "16", "toy.fill.x1", "128"]
+    row = next(line for line in done.output.splitlines() if line.startswith("sm_90a block_scores decode nvfp4 public native"))
+    assert row.split()[6:10] == ["<=", "16", "toy.fill.x1", "128"]
     assert "4 variants, 6 kernels" in done.output
     assert run("verify", *where).exit_code == 0
-    done = run("explain", "toy.matrix", "--out", copy, "--capability", "8.6", "--columns", "17")
+    done = run("explain", "toy.matrix", "--out", copy, "--capability", "8.6", "--bound", "17", "--set", "path=decode")
     assert done.exit_code == 0 and "sm_80/toy.matrix.cubin" in done.output
     assert "on 8.6: block_scores/decode/nvfp4/public/portable/sm_80/0" in done.output
     assert run("explain", "nothing", "--out", copy).exit_code == 1
@@ -232,7 +234,7 @@ def test_verify_rebuild_compares_bytes(tmp_path, monkeypatch):
 def test_the_choice_follows_the_documented_rule(built):
     data = manifest.read(built)
     pick = lambda capability, columns, implementation="auto": manifest.choose(
-        data, capability, path="decode", format="nvfp4", scale_layout="public", columns=columns, implementation=implementation)[0]
+        data, capability, op="block_scores", select=dict(table.SELECT), bound=columns, implementation=implementation)[0]
     assert pick((9, 0), 16)["implementation"] == "native"
     assert pick((9, 0), 17)["implementation"] == "native"       # the widest native one, before any portable one
     assert pick((9, 0), 1, "portable")["launches"] == ["toy.fill.x2"]

@@ -34,7 +34,9 @@ def folder(tmp_path):
     (("verify", "--table", "json"), "--table: got json, expected a module with KERNELS and VARIANTS"),
     (("explain", "decode", "--capability", "-1.-2"), "got '-1.-2', expected e.g. 9.0"),
     (("explain", "decode", "--capability", "9"), "got '9', expected e.g. 9.0"),
-    (("explain", "decode", "--capability", "9.0", "--columns", "0"), "0 is not in the range x>=1")])
+    (("explain", "decode", "--capability", "9.0", "--bound", "-1"), "-1 is not in the range x>=0"),
+    (("explain", "decode", "--capability", "9.0", "--set", "path"), "got 'path', expected KEY=VALUE, e.g. path=decode"),
+    (("explain", "decode", "--capability", "9.0", "--set", "path=both"), "--set: got path=both, expected choices that some variant has")])
 def test_options(folder, args, part):
     before = (folder / manifest.FILE_NAME).read_bytes()
     result = run(*args, *(() if "--out" in args else ("--out", folder)))
@@ -44,9 +46,10 @@ def test_options(folder, args, part):
 
 @pytest.mark.parametrize("command", [("list",), ("explain", "x"), ("sass", "x"), ("verify",)])
 @pytest.mark.parametrize("text, part", [
-    ("[]", "schema None"), ('{"schema": 1}', "the file has no 'dsl'"), ('{"schema": 1, "dsl": "", "kernels": {}, "variants": []}', "the file has no 'kernels'"),
-    ('{"schema": 1, "dsl": "", "kernels": [3], "variants": []}', "kernels[0] has no 'name'"),
-    ('{"schema": 1, "dsl": "", "kernels": [], "variants": [{}]}', "variants[0] has no 'op'")])
+    ("[]", "schema None"), ('{"schema": 2}', "the file has no 'dsl'"), ('{"schema": 2, "dsl": "", "ops": [], "kernels": {}, "variants": []}', "the file has no 'kernels'"),
+    ('{"schema": 2, "dsl": "", "ops": [], "kernels": [3], "variants": []}', "kernels[0] has no 'name'"),
+    ('{"schema": 2, "dsl": "", "ops": [{}], "kernels": [], "variants": []}', "ops[0] has no 'op'"),
+    ('{"schema": 2, "dsl": "", "ops": [], "kernels": [], "variants": [{}]}', "variants[0] has no 'op'")])
 def test_a_manifest_of_another_shape(tmp_path, command, text, part):
     (tmp_path / manifest.FILE_NAME).write_text(text)
     result = run(*command, "--out", tmp_path)
@@ -58,6 +61,13 @@ def test_a_variant_that_launches_what_is_not_there(folder):
     variant = manifest.read(manifest.DEFAULT_FOLDER)["variants"][0]
     manifest.write(folder, {**data, "variants": [{**variant, "launches": ["lost"]}]})
     assert f"a variant launches 'lost', which is no kernel of {variant['arch']}" in run("list", "--out", folder).output
+
+
+def test_a_variant_of_an_op_that_is_not_there(folder):
+    data = manifest.read(folder)
+    variant = manifest.read(manifest.DEFAULT_FOLDER)["variants"][0]
+    manifest.write(folder, {**data, "variants": [{**variant, "op": "lost"}]})
+    assert "a variant is of 'lost', which is no op of the file" in run("list", "--out", folder).output
 
 
 @pytest.mark.parametrize("size", [0, 100])

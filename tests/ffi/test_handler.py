@@ -1,21 +1,21 @@
-"""The handler through jax.jit, registered for CPU with a stand-in driver: what it refuses, and what it launches."""
+"""The handler through jax.jit, registered for CPU with a stand-in driver: what it launches for block scores, and what it says of errors.
+
+What it refuses of attributes and operands, for every op: test_refusals.py.
+"""
 import ctypes
 import itertools
-import json
-import os
-import shutil
 
 import jax
 import jax.numpy as jnp
 import pytest
-from fake_driver import FakeDriver
 from support.operands import STATIC, operands
 
 from jax_fp4_indexer.aot import manifest as aot_manifest
+from jax_fp4_indexer.aot.variants.block_scores import SCRATCH
 from jax_fp4_indexer.configs.block_scores import scratch_bytes
-from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.primitives.block_scores import OPERANDS, attributes
 from jax_fp4_indexer.primitives.scratch import scratch_plan
+from jax_fp4_indexer.specs.block_scores import SPEC
 
 TARGET = "jax_fp4_indexer_test.block_scores"
 SCALARS = ("num_seqs", "num_pages", "num_indices", "tokens", "k_tiles", "heads_q", "heads_kv", "mask", "max_seqlen_q", "first_page", "pages_per_pass")
@@ -26,12 +26,14 @@ PARAMS = [{"buffer": n} for n in BUFFERS] + [{"i32": n} for n in SCALARS]
 def _manifest():
     kernels, variants = [], []
 
-    def add(path, fmt, layout, arch, kind, max_columns, names):
+    def add(path, fmt, layout, arch, kind, bound, names):
         for name in names:
             kernels.append({"name": name, "arch": arch, "cubin": f"{arch}/{name}.cubin", "symbol": f"{arch}:{name}", "block": [256, 1, 1], "cluster": [1, 1, 1],
                             "grid": {"per_sm": 1}, "dynamic_shared_bytes": 4096, "params": PARAMS})
-        variants.append({"op": "block_scores", "path": path, "format": fmt, "scale_layout": layout, "implementation": kind, "arch": arch, "max_columns": max_columns,
-                         "passes": "pages" if "prefill.plan" in names else "once", "launches": names})
+        staged = "prefill.plan" in names
+        scratch = 16 if path == "decode" else SCRATCH.size(fmt) if staged else SCRATCH.wide
+        variants.append({"op": "block_scores", "select": {"path": path, "format": fmt, "scale_layout": layout}, "implementation": kind, "arch": arch,
+                         "bound": bound, "repeat": staged, "scratch": str(scratch), "launches": names})
 
     for path in ("decode", "prefill"):
         for arch in ("sm_80", "sm_90a"):
@@ -41,32 +43,12 @@ def _manifest():
     add("prefill", "nvfp4", "public", "sm_90a", "native", 64, ["prefill.few"])
     add("prefill", "nvfp4", "public", "sm_90a", "native", 0, ["prefill.plan", "prefill.main"])
     add("decode", "mxfp4", "preordered_mma", "sm_90a", "native", 0, ["decode.mx"])
-    return {"schema": 1, "fingerprint": "", "dsl": "", "kernels": kernels, "variants": variants}
+    return {"schema": 2, "fingerprint": "", "dsl": "", "ops": [SPEC.to_json()], "kernels": kernels, "variants": variants}
 
 
 @pytest.fixture(scope="session")
-def driver(built, tmp_path_factory):
-    """Registers a copy of the library of its own (the folder and the driver are choices of a process) under a test's target name."""
-    folder = tmp_path_factory.mktemp("handler")
-    manifest = _manifest()
-    for kernel in manifest["kernels"]:
-        path = folder / kernel["cubin"]
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"cubin of " + kernel["name"].encode())
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    library = ctypes.CDLL(str(shutil.copy(built / runtime.LIBRARY, folder / "library.so")))
-    runtime._declare(library)
-    assert library.jfi_set_cubin_dir(str(folder).encode()) is None
-    os.environ["JFI_LIBCUDA"] = str(built / "tests" / "libfake_cuda.so")
-    jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
-    capsule = jax.ffi.pycapsule
-    jax.ffi.register_ffi_type("jax_fp4_indexer_test.State", {"type_id": capsule(library.jfi_block_scores_state_type_id()),
-                                                             "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform="cpu")
-    jax.ffi.register_ffi_target(TARGET, {"instantiate": capsule(library.jfi_block_scores_instantiate), "execute": capsule(library.jfi_block_scores_execute_on_host)}, platform="cpu")
-    fake = FakeDriver(os.environ["JFI_LIBCUDA"])
-    fake.library = library
-    yield fake
-    del os.environ["JFI_LIBCUDA"]
+def driver(serve):
+    return serve("handler", _manifest(), [TARGET])
 
 
 @pytest.fixture
@@ -83,7 +65,7 @@ def call(args, k_tiles=3, scores_shape=None, scratch=None, **changed):
     named = {k: changed.pop(k, STATIC[k]) for k in ("path", "fp4_format", "scale_layout", "mask", "max_seqlen_q")}
     (tokens, heads_q, _), heads_kv = args[0].shape[:3] if args[0].ndim == 3 else (4, 4, 64), args[1].shape[1]
     pages, size = scratch_plan(named["path"], named["fp4_format"], named["max_seqlen_q"], args[5].size - 1, tokens, heads_q, heads_kv, args[4].size)
-    given = {**attributes(**named, pages=pages, implementation=changed.pop("implementation", "auto")), **changed}
+    given = {**attributes(**named, pages=changed.pop("pages_per_pass", pages), implementation=changed.pop("implementation", "auto")), **changed}
     size = size if scratch is None else scratch
     out = jax.ffi.ffi_call(TARGET, (jax.ShapeDtypeStruct(scores_shape or (args[0].shape[1], k_tiles, args[0].shape[0]), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.uint8)))
     return jax.block_until_ready(jax.jit(lambda *args: out(*args, **given))(*args)[0])
@@ -96,31 +78,10 @@ def error(*args, **changed):
 
 
 # ---- compile time
-@pytest.mark.parametrize("changed, told", [
-    (dict(path="both"), "path: got 'both', expected decode or prefill"), (dict(format="fp8"), "format: got 'fp8', expected nvfp4 or mxfp4"),
-    (dict(scale_layout="tiled"), "scale_layout: got 'tiled', expected public or preordered_mma"), (dict(implementation="reference"), "implementation: got 'reference'"),
-    (dict(mask=3), "mask: got 3, expected 0, 1 or 2"), (dict(max_seqlen_q=-1), "max_seqlen_q: got -1"), (dict(pages_per_pass=-1), "pages_per_pass: got -1"),
-    (dict(path="prefill", fp4_format="mxfp4"), "these cubins hold no auto kernel for prefill, mxfp4, public; rebuild them")])
-def test_attributes_are_refused_at_compile_time(fake, changed, told):
-    if "scale_layout" in changed:
-        given = dict(STATIC, scale_layout="public")
-        given.pop("k_tiles")
-        attrs = {**attributes(**given, pages=6, implementation="auto"), **changed}
-        types = (jax.ShapeDtypeStruct((4, 3, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.uint8))
-        compiled = jax.jit(lambda *a: jax.ffi.ffi_call(TARGET, types)(*a, **attrs)).lower(*operands()).compile
-        with pytest.raises(jax.errors.JaxRuntimeError, match=told):
-            compiled()
-        return
-    text = error(operands(), **changed)
-    assert f"fp4_indexer_block_scores: {told}" in text and "INVALID_ARGUMENT" in text
+def test_what_no_kernel_serves_is_refused_at_compile_time(fake):
+    text = error(operands(fp4_format="mxfp4"), path="prefill", fp4_format="mxfp4")
+    assert "INVALID_ARGUMENT: fp4_indexer_block_scores: these cubins hold no prefill mxfp4 public kernel; rebuild them" in text
     assert fake.launches() == []
-
-
-def test_a_missing_attribute_is_refused(fake):
-    args = operands()
-    f = jax.jit(lambda *a: jax.ffi.ffi_call(TARGET, (jax.ShapeDtypeStruct((4, 3, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.uint8)))(*a, path="decode"))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="[Aa]ttribute"):
-        f(*args)
 
 
 # ---- launches
@@ -130,7 +91,7 @@ def test_decode_launch(fake):
     (symbol, grid, device, params), = fake.launches()
     assert (symbol, grid, device) == ("sm_90a:decode.n8", (132, 1, 1), 0)       # 2 * 6/3 = 4 columns
     assert dict(zip(SCALARS, params[len(BUFFERS):])) == dict(num_seqs=2, num_pages=7, num_indices=11, tokens=5, k_tiles=3, heads_q=6, heads_kv=3, mask=2, max_seqlen_q=2,
-                                                             first_page=0, pages_per_pass=0)
+                                                             first_page=0, pages_per_pass=11)        # one pass over the whole list
     pointers = dict(zip(BUFFERS, params))
     assert len(set(pointers.values())) == len(BUFFERS) and all(pointers.values())
     for name, array in zip(OPERANDS, args):
@@ -149,14 +110,37 @@ def test_choice_is_the_one_that_aot_explains(fake):
     for capability, columns, implementation, path, fmt, layout in itertools.product(
             ((7, 5), (8, 0), (8, 9), (9, 0), (9, 1), (10, 0)), (0, 8, 9, 16, 17, 5000), ("auto", "portable"), ("decode", "prefill"), ("nvfp4", "mxfp4"), ("public", "preordered_mma")):
         text = ctypes.create_string_buffer(1000)
-        failed = fake.library.jfi_choose_variant(*(s.encode() for s in ("block_scores", path, fmt, layout, implementation)), *capability, columns, text, 1000)
-        variant, why = aot_manifest.choose(_manifest(), capability, path=path, format=fmt, scale_layout=layout, columns=columns, implementation=implementation)
+        select = {"path": path, "format": fmt, "scale_layout": layout}
+        given = ";".join(f"{key}={value}" for key, value in select.items())
+        failed = fake.library.jfi_choose_variant(b"block_scores", given.encode(), implementation.encode(), *capability, columns, text, 1000)
+        variant, why = aot_manifest.choose(_manifest(), capability, op="block_scores", select=select, bound=columns, implementation=implementation)
         if variant is None:
             assert failed and f"compute capability {capability[0]}.{capability[1]}" in text.value.decode(), why
         else:
             assert not failed and text.value.decode().split() == [variant["arch"], variant["implementation"], *variant["launches"]], why
             chosen.add(text.value)
     assert len(chosen) == 9     # every variant of the table at least once
+
+
+@pytest.mark.parametrize("op, select, told", [
+    ("none", "", "these cubins hold no op none"), ("block_scores", "colour=red", "select: got colour=red, expected path, format, scale_layout; name each"),
+    ("block_scores", "path", "got path, expected key=value"), ("block_scores", "path=decode;path=prefill", "select: got path=decode;path=prefill, expected path, format")])
+def test_a_choice_of_another_kind_is_refused(fake, op, select, told):
+    text = ctypes.create_string_buffer(1000)
+    assert fake.library.jfi_choose_variant(op.encode(), select.encode(), b"auto", 9, 0, 1, text, 1000) == 1
+    assert told in text.value.decode()
+
+
+def test_any_choice_will_do_where_none_is_named(fake):
+    text = ctypes.create_string_buffer(1000)
+    assert fake.library.jfi_choose_variant(b"block_scores", b"format=mxfp4", b"auto", 9, 0, 1, text, 1000) == 0
+    assert text.value.decode() == "sm_90a native decode.mx"
+
+
+def test_executions_are_counted_by_op(fake):
+    before = fake.library.jfi_executions(b"block_scores")
+    call(operands())
+    assert (fake.library.jfi_executions(b"block_scores") - before, fake.library.jfi_executions(b"another")) == (1, 0)
 
 
 def test_portable_on_request_and_by_capability(fake):
@@ -205,31 +189,17 @@ def test_an_empty_result_launches_nothing(fake, change):
 
 
 # ---- operands
-@pytest.mark.parametrize("index", range(10))
-@pytest.mark.parametrize("how", ["dtype", "rank", "shape"])
-def test_every_operand_is_checked(fake, index, how):
-    args = operands()
-    x = args[index]
-    args[index] = {"dtype": lambda: x.astype(jnp.float16), "rank": lambda: x[None], "shape": lambda: jnp.concatenate([x, x], axis=x.ndim - 1)}[how]()
-    if how == "shape" and OPERANDS[index] == "kv_indices":
-        call(args)      # any length is right
-        return
-    if how == "shape" and OPERANDS[index] == "cu_seqlens_q":
-        assert "cu_seqlens_k: got int32[3], expected int32[6]" in error(args)   # it says how many sequences there are
-        return
-    text = error(args, scores_shape=(4, 3, 4))
-    assert f"INVALID_ARGUMENT: fp4_indexer_block_scores: {OPERANDS[index]}: got " in text and ", expected " in text
-    assert fake.launches() == []
-
-
-def test_heads_results_and_scratch_are_checked(fake):
-    assert "k: got 3 heads beside 4 of q, expected a divisor of q's heads" in error(operands(heads_q=4, heads_kv=3))
-    assert "scores: got float32[4,3,5], expected float32[4,3,4]" in error(operands(), scores_shape=(4, 3, 5))
+def test_heads_sizes_and_scratch_are_checked(fake):
+    assert "k: got uint8[3,3,128,64], expected a number of heads that divides q's" in error(operands(heads_q=4, heads_kv=3))
+    more = [jnp.concatenate([x, x]) if i == OPERANDS.index("cu_seqlens_q") else x for i, x in enumerate(operands())]
+    assert "cu_seqlens_k: got int32[3], expected int32[6]" in error(more)           # the first with a size says how many sequences there are
+    assert "cu_seqlens_q: got int32[0], expected int32[num_seqs + 1]" in error([x[:0] if i == 5 else x for i, x in enumerate(operands())], scratch=16)
     for staged, max_seqlen_q in ((6, 1000), (None, 2)):
         need = scratch_bytes("nvfp4", 2, 4, 2, staged, 6)
-        assert f"scratch: got {need - 1} bytes, expected {need} bytes for 6 pages a pass" in error(operands(), path="prefill", max_seqlen_q=max_seqlen_q, scratch=need - 1)
-    assert "pages a pass" in error(operands(), path="prefill", max_seqlen_q=1000, pages_per_pass=2**31 - 1)
-    assert "cu_seqlens_q: got int32[0]" in error([x[:0] if i == 5 else x for i, x in enumerate(operands())], scratch=16)
+        text = error(operands(), path="prefill", max_seqlen_q=max_seqlen_q, scratch=need - 1)
+        assert f"scratch: got {need - 1} bytes, expected {need} bytes for pages_per_pass = 6" in text
+    assert "bytes for pages_per_pass = 2147483647" in error(operands(), path="prefill", max_seqlen_q=1000, pages_per_pass=2**31 - 1)
+    assert "pages_per_pass: got 0, expected at least 1" in error(operands(), path="prefill", max_seqlen_q=1000, pages_per_pass=0)
     assert fake.launches() == []
 
 

@@ -1,13 +1,11 @@
 """The library by itself: what it exports and needs, and that it loads where there is no driver."""
 import ctypes
-import random
 import re
 import subprocess
 import sys
 
 import pytest
 
-from jax_fp4_indexer.configs.block_scores import scratch_bytes
 from jax_fp4_indexer.primitives import runtime
 
 
@@ -23,7 +21,7 @@ def test_loads_and_answers_without_a_driver(built):
               "lib.jfi_set_cubin_dir.restype = ctypes.c_char_p\n"
               "assert lib.jfi_set_cubin_dir(b'/nowhere') is None\n"
               "text = ctypes.create_string_buffer(500)\n"
-              "assert lib.jfi_choose_variant(b'block_scores', b'', b'', b'', b'auto', 9, 0, ctypes.c_longlong(1), text, ctypes.c_size_t(500)) == 1\n"
+              "assert lib.jfi_choose_variant(b'block_scores', b'', b'auto', 9, 0, ctypes.c_longlong(1), text, ctypes.c_size_t(500)) == 1\n"
               "assert b'cannot read /nowhere/manifest.json; reinstall' in text.value, text.value\n"
               "assert 'libcuda' not in open('/proc/self/maps').read()\n")
     subprocess.run([sys.executable, "-c", script, str(built / runtime.LIBRARY)], check=True, timeout=60)
@@ -34,24 +32,13 @@ def test_needs_no_cuda_library_and_exports_its_own_symbols_only(built):
     assert not re.search(r"NEEDED.*(cuda|cudart)", dynamic)
     exported = {line.split()[-1] for line in dynamic.splitlines() if re.search(r" (GLOBAL|WEAK|UNIQUE)\s+DEFAULT\s+\d+ ", line)}
     assert exported == {"jfi_ffi_api_version", "jfi_set_cubin_dir", "jfi_choose_variant",
-                        *("jfi_block_scores_" + n for n in ("instantiate", "prepare", "execute", "execute_on_host", "state_type_id", "state_type_info", "scratch_bytes", "executions")),
+                        *("jfi_" + n for n in ("instantiate", "prepare", "execute", "execute_on_host", "state_type_id", "state_type_info", "executions")),
                         *("jfi_clock_" + n for n in ("prepare", "execute", "execute_on_host"))}
 
 
 def test_api_version_is_that_of_the_headers(library, ffi_headers):
     assert library.jfi_ffi_api_version() == runtime.api_version(ffi_headers)
     runtime.check_version(library.jfi_ffi_api_version(), runtime.runtime_api_version())
-
-
-def test_scratch_size_is_the_config_s(library):
-    """The handler repeats the formula to refuse a program lowered with another one."""
-    runtime._declare(library)
-    rng = random.Random(0)
-    for fmt in ["nvfp4", "mxfp4"] * 250:
-        seqs, tokens, heads, pages = rng.randint(0, 600), rng.choice([0, 1, 127, 128, 129, rng.randint(0, 10**6)]), rng.randint(1, 64), rng.randint(1, 10**6)
-        assert library.jfi_block_scores_scratch_bytes(1, int(fmt == "mxfp4"), seqs, tokens, heads, pages) == scratch_bytes(fmt, seqs, tokens, heads, pages, 0)
-        assert library.jfi_block_scores_scratch_bytes(0, int(fmt == "mxfp4"), seqs, tokens, heads, pages) == scratch_bytes(fmt, seqs, tokens, heads, None, pages)
-    assert library.jfi_block_scores_scratch_bytes(1, 1, 1, 1, 2**31 - 1, 2**31 - 1) == -1
 
 
 def test_registers_for_cuda_on_a_machine_without_a_gpu(built):

@@ -46,10 +46,11 @@ def launched(fake, capability, driver=None):
     library = runtime.load()
     jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
     capsule = jax.ffi.pycapsule
-    jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {"type_id": capsule(library.jfi_block_scores_state_type_id()),
-                                                                   "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform="cpu")
-    jax.ffi.register_ffi_target(runtime.BLOCK_SCORES, {"instantiate": capsule(library.jfi_block_scores_instantiate),
-                                                       "execute": capsule(library.jfi_block_scores_execute_on_host)}, platform="cpu")
+    jax.ffi.register_ffi_type(runtime.STATE, {"type_id": capsule(library.jfi_state_type_id()),
+                                              "type_info": capsule(library.jfi_state_type_info())}, platform="cpu")
+    for target in runtime.TARGETS:
+        stages = {"instantiate": capsule(library.jfi_instantiate), "execute": capsule(library.jfi_execute_on_host)}
+        jax.ffi.register_ffi_target(target, stages, platform="cpu")
     mlir.register_lowering(block_scores.block_scores_p, block_scores._lower_cuda, platform="cpu")
     try:
         scores()
@@ -69,8 +70,9 @@ def edit_manifest(package, change):
 def decode_cubin(package, arch="sm_90a"):
     """File of the kernel that the call of `scores` launches on `arch`."""
     data = json.loads(pathlib.Path(package, "cubins", "manifest.json").read_text())
-    chosen = [v for v in data["variants"] if (v["arch"], v["path"], v["format"], v["scale_layout"], v["implementation"]) == (arch, "decode", "nvfp4", "public", "native")]
-    name = min(chosen, key=lambda v: v["max_columns"] or 2**31)["launches"][0]
+    select = {"path": "decode", "format": "nvfp4", "scale_layout": "public"}
+    chosen = [v for v in data["variants"] if (v["arch"], v["select"], v["implementation"]) == (arch, select, "native")]
+    name = min(chosen, key=lambda v: v["bound"] or 2**31)["launches"][0]
     (kernel,) = (k for k in data["kernels"] if (k["arch"], k["name"]) == (arch, name))
     return pathlib.Path(package, "cubins", kernel["cubin"])
 

@@ -5,6 +5,7 @@ import jax
 import pytest
 
 from jax_fp4_indexer.primitives import runtime
+from jax_fp4_indexer.specs import OPS
 
 
 @pytest.fixture
@@ -67,11 +68,11 @@ def test_registers_once_and_the_type_before_the_target(fresh, monkeypatch):
     monkeypatch.setattr(jax.ffi, "register_ffi_type", lambda name, d, platform: calls.append(("type", name, sorted(d), platform)))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, d, platform: calls.append(("target", name, sorted(d), platform)))
     names = ("state_type_id", "state_type_info")
-    library = types.SimpleNamespace(**{f"jfi_block_scores_{n}": (lambda n=n: n) for n in names}, jfi_block_scores_instantiate=1, jfi_block_scores_prepare=2, jfi_block_scores_execute=3)
+    library = types.SimpleNamespace(**{f"jfi_{n}": (lambda n=n: n) for n in names}, jfi_instantiate=1, jfi_prepare=2, jfi_execute=3)
     runtime.register(library=library)
     runtime.register(library=library)
-    assert calls == [("type", "jax_fp4_indexer.BlockScoresState", ["type_id", "type_info"], "CUDA"),
-                     ("target", "jax_fp4_indexer.block_scores.v1", ["execute", "instantiate", "prepare"], "CUDA")]
+    targets = [("target", op.target, ["execute", "instantiate", "prepare"], "CUDA") for op in OPS.values()]
+    assert calls == [("type", "jax_fp4_indexer.OpState", ["type_id", "type_info"], "CUDA"), *targets]
 
 
 def test_a_second_copy_is_refused_before_jax_hears_of_it(fresh, monkeypatch):
@@ -115,4 +116,4 @@ def test_a_gpu_without_library_or_kernel_is_one_sentence(fresh, monkeypatch):
 
 
 def test_export_disabled_checks_name_every_target():
-    assert runtime.export_disabled_checks() == (jax.export.DisabledSafetyCheck.custom_call("jax_fp4_indexer.block_scores.v1"),)
+    assert runtime.export_disabled_checks() == tuple(jax.export.DisabledSafetyCheck.custom_call(op.target) for op in OPS.values())

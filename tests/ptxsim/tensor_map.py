@@ -7,6 +7,8 @@ import ctypes as C
 import dataclasses
 import struct
 
+from jax_fp4_indexer.specs import expr
+
 from . import native
 
 _BITS = [8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4]      # u8 u16 u32 s32 u64 s64 f16 f32 f32-ftz f64 bf16 u4 (16 elements in 8 bytes)
@@ -40,20 +42,12 @@ DTYPES = {"u8": 0, "u16": 1, "u32": 2, "i32": 3, "f16": 6, "f32": 7, "bf16": 9} 
 SWIZZLES, PROMOTIONS = ["none", "32", "64", "128"], ["none", "64", "128", "256"]
 
 
-def _value(extent, scalars):
-    """An integer, a name, or a product of such: "heads_kv*8192"."""
-    result = 1
-    for factor in str(extent).split("*"):
-        result *= int(factor) if factor.strip().isdigit() else scalars[factor.strip()]
-    return result
-
-
 def encode(recipe, scalars, address, driver=None):
     """128 bytes of a manifest's recipe, made by the stand-in driver (or `driver`, a loaded libcuda), as the launcher has the driver make them. Zeros for a tensor without elements.
 
     ValueError for what the driver refuses.
     """
-    dims, strides = ([_value(e, scalars) for e in recipe[key]] for key in ("dims", "strides"))
+    dims, strides = ([expr.parse(e).value(scalars) for e in recipe[key]] for key in ("dims", "strides"))
     out, rank = (C.c_char * 128)(), len(dims)
     if min(dims) <= 0:
         return out.raw

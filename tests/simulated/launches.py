@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 
-from jax_fp4_indexer.configs import block_scores as config
+from jax_fp4_indexer.specs import expr
 from ptxsim import tensor_map
 from ptxsim.launch import Memory, run
 from support import check
@@ -75,15 +75,15 @@ def run_variant(kernels, variant, inp, *, mode="eager", seed=0, passes_of=None, 
     args = arguments(inp, variant.scale_layout)
     B, Tq, N, Hkv = args["num_seqs"], args["tokens"], args["num_indices"], args["heads_kv"]
     whole = max(N, 1)
-    pages = 0 if variant.path == "decode" else (passes_of or whole) if variant.passes == "pages" else whole
-    size = config.scratch_bytes(variant.format, B, Tq, Hkv, pages, 0) if variant.passes == "pages" else config.scratch_bytes(variant.format, B, Tq, Hkv, None, pages) if pages else 16
+    pages = passes_of or whole if variant.repeat else whole
+    size = expr.of(variant.scratch).value({"num_seqs": B, "tokens": Tq, "heads_kv": Hkv, "pages_per_pass": pages})
     scores = np.full((args["heads_q"], args["k_tiles"], Tq), POISON, np.uint32).view(np.float32)
     args |= dict(scores=scores, pages_per_pass=pages, scratch=np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8))
     memory, align = Memory(), kernels[0].alignments
     address = {name: memory.add(name, x, align[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
                for name, x in args.items() if isinstance(x, np.ndarray)}
     outcome = Outcome(scores, [], [])
-    for first_page in range(0, whole, max(pages, 1)) if variant.passes == "pages" else [0]:
+    for first_page in range(0, whole, max(pages, 1)) if variant.repeat else [0]:
         for kernel in kernels:
             params = [bytes_of(p, address, {**args, "first_page": first_page}) for p in kernel.params]
             grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])

@@ -17,7 +17,7 @@ QUICK = ("k_lengths_causal-,k_len_0_beside_5,batch_0_padded,q_lengths_causal-,ra
 def label(variant):
     """"sm_90a.native.decode.mxfp4.public.n16"; n0 serves any number of columns."""
     v = variant
-    return f"{v.arch}.{v.implementation}.{v.path}.{v.format}.{v.scale_layout}.n{v.max_columns}"
+    return f"{v.arch}.{v.implementation}.{v.path}.{v.format}.{v.scale_layout}.n{v.bound}"
 
 
 def all_variants():
@@ -26,7 +26,7 @@ def all_variants():
 
 def narrow_decodes(*layouts):
     """The sm_90a decodes for up to 16 packed rows of these (format, scale layout)."""
-    return [v for v in all_variants() if (v.arch, v.implementation, v.path, v.max_columns) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
+    return [v for v in all_variants() if (v.arch, v.implementation, v.path, v.bound) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
 
 
 def compile_all(some):
@@ -39,7 +39,7 @@ def quick_variants():
     """Every kernel form in one of the two scale layouts, by turns; of the portable kernels of most archs a decode and a prefill."""
     groups = {}
     for v in all_variants():
-        form = (v.format, v.max_columns) if v.arch in OWN_FORMS or v.implementation == "native" else ()
+        form = (v.format, v.bound) if v.arch in OWN_FORMS or v.implementation == "native" else ()
         groups.setdefault((v.arch, v.path, v.implementation, *form), []).append(v)
     return [group[i % len(group)] for i, group in enumerate(groups.values())]
 

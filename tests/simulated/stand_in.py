@@ -17,11 +17,13 @@ import tempfile
 
 import numpy as np
 
-from jax_fp4_indexer.aot import variants
+from jax_fp4_indexer.aot import manifest, variants
+from jax_fp4_indexer.aot.variants import block_scores as table
 from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.primitives import block_scores as primitive
 from jax_fp4_indexer.primitives import runtime
+from jax_fp4_indexer.specs import expr
 from ptxsim import kernels, native
 from ptxsim.launch import Memory, run
 from support import oracle
@@ -31,7 +33,7 @@ from . import cases, selection
 from .launches import MAX_INSTS, MULTIPROCESSORS, POISON, judge
 
 # Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
-TOYS = [variants.Variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in variants.FORMATS]
+TOYS = [table.variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in table.FORMATS]
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint, C.POINTER(C.c_void_p))
 
@@ -40,8 +42,9 @@ class Device:
     """The pretended GPU. `launched`: "arch:kernel" of every launch since the last `expect`; `problems`: what the simulator found;
     `instructions`: of warps."""
 
-    def __init__(self, kernels_by_symbol, schedule):
-        self.kernels, self.schedule = kernels_by_symbol, schedule
+    def __init__(self, kernels_by_symbol, scratch, schedule):
+        """scratch: symbol of a kernel -> the expressions of the variants that begin with it."""
+        self.kernels, self.scratch, self.schedule = kernels_by_symbol, scratch, schedule
         self._callback = _LAUNCH(self._launch)      # has to stay alive as long as the driver
 
     def expect(self, fmt, layout):
@@ -49,14 +52,13 @@ class Device:
         self.format, self.layout, self.memory, self.address = fmt, layout, Memory(), None
         self.launched, self.problems, self.instructions = [], [], 0
 
-    def _place(self, given, alignments, staged):
+    def _place(self, given, alignments, scratch_bytes):
         """Put the caller's buffers where the simulator has them. The host's own addresses are better aligned than what is promised."""
         n = {k: given[k] for k in ("tokens", "heads_q", "heads_kv", "num_pages", "num_indices", "num_seqs", "k_tiles")}
         q, k = (n["tokens"], n["heads_q"], 64), (n["num_pages"], n["heads_kv"], 128, 64)
         types = primitive.operand_types(q, k, n["num_indices"], n["num_seqs"], self.format, self.layout)
         types["scores"] = ("float32", (n["heads_q"], n["k_tiles"], n["tokens"]))
-        layout = Scratch.layout(n["num_seqs"], n["tokens"], n["heads_kv"], given["pages_per_pass"])
-        types["scratch"] = ("uint8", (16 if not given["pages_per_pass"] else layout.size(self.format) if staged else layout.wide,))
+        types["scratch"] = ("uint8", (scratch_bytes,))
         self.address = {}
         for name, (dtype, shape) in types.items():
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -85,7 +87,8 @@ class Device:
                     given[what] = int.from_bytes(value, "little", signed=kind != "buffer")
             self.launched.append(symbol.decode())
             if self.address is None:
-                self._place(given, kernel.alignments, ".prepare." in kernel.name)
+                # The least that a variant with this launch may use: the driver is not told how much there is
+                self._place(given, kernel.alignments, min(e.value(given) for e in self.scratch[symbol.decode()]))
             raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
             result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
@@ -100,16 +103,15 @@ class Device:
 
 def _write_manifest(folder, compiled, chosen):
     """cubins/manifest.json as the build writes it, with a text in place of every cubin."""
-    entries = []
-    for k in compiled.values():
+    entries = {}
+    for wanted, k in compiled.items():
         path = pathlib.Path(folder, k.arch, f"{k.name}.cubin")
         path.parent.mkdir(exist_ok=True)
         path.write_text(k.name)
-        entries.append(dict(name=k.name, arch=k.arch, cubin=f"{k.arch}/{k.name}.cubin", symbol=f"{k.arch}:{k.name}", block=list(k.block), cluster=list(k.cluster),
-                            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, params=k.params))
-    listed = [dict(op=v.op, path=v.path, format=v.format, scale_layout=v.scale_layout, implementation=v.implementation, arch=v.arch, max_columns=v.max_columns,
-                   passes=v.passes, launches=[compiled[k].name for k in v.launches]) for v in chosen]
-    pathlib.Path(folder, "manifest.json").write_text(json.dumps({"schema": 1, "fingerprint": "", "dsl": "", "kernels": entries, "variants": listed}))
+        entries[wanted.arch, wanted.source] = dict(
+            name=k.name, arch=k.arch, cubin=f"{k.arch}/{k.name}.cubin", symbol=f"{k.arch}:{k.name}", block=list(k.block), cluster=list(k.cluster),
+            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, params=k.params, fingerprint="")
+    manifest.write(folder, manifest.compose(entries, chosen, dsl=""))
 
 
 def install(capability, schedule="eager", table=variants.VARIANTS):
@@ -132,15 +134,20 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
         raise RuntimeError(refused.decode())
     driver_path = native.build("libcuda", "driver")
     os.environ["JFI_LIBCUDA"] = str(driver_path)
-    device = Device({f"{k.arch}:{k.name}": k for k in compiled.values()}, schedule)
+    scratch = {}
+    for v in chosen:
+        first = compiled[v.launches[0]]
+        scratch.setdefault(f"{first.arch}:{first.name}", []).append(expr.of(v.scratch))
+    device = Device({f"{k.arch}:{k.name}": k for k in compiled.values()}, scratch, schedule)
     device.driver = C.CDLL(str(driver_path))
     device.driver.stand_in_device(*capability, MULTIPROCESSORS, device._callback)
     jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
     capsule = jax.ffi.pycapsule
-    jax.ffi.register_ffi_type("jax_fp4_indexer.BlockScoresState", {"type_id": capsule(library.jfi_block_scores_state_type_id()),
-                                                                   "type_info": capsule(library.jfi_block_scores_state_type_info())}, platform="cpu")
-    jax.ffi.register_ffi_target(runtime.BLOCK_SCORES, {"instantiate": capsule(library.jfi_block_scores_instantiate),
-                                                       "execute": capsule(library.jfi_block_scores_execute_on_host)}, platform="cpu")
+    jax.ffi.register_ffi_type(runtime.STATE, {"type_id": capsule(library.jfi_state_type_id()),
+                                              "type_info": capsule(library.jfi_state_type_info())}, platform="cpu")
+    for target in runtime.TARGETS:
+        stages = {"instantiate": capsule(library.jfi_instantiate), "execute": capsule(library.jfi_execute_on_host)}
+        jax.ffi.register_ffi_target(target, stages, platform="cpu")
     mlir.register_lowering(primitive.block_scores_p, primitive._lower_cuda, platform="cpu")
     return device
 
@@ -171,14 +178,14 @@ def call(device, compiled, inp, layout):
 
 def _case_calls(args):
     """(name, inputs, oracle, exact, layout, implementation, pages of a pass) of the calls asked for."""
-    for fmt in variants.FORMATS:
+    for fmt in table.FORMATS:
         if args.toys:
             inp = batch(fmt, [70], [5 * PAGE], 1, 1, seed=9, causal=False)
             yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode", None
             continue
         rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
         for case in rows.values():
-            for layout in variants.SCALE_LAYOUTS:
+            for layout in table.SCALE_LAYOUTS:
                 for implementation in args.implementations.split(","):
                     yield case.name, *selection.built(case.table), case.table.exact, layout, implementation, case.passes_of
 

@@ -61,7 +61,7 @@ def everything():
     place = lambda v: (v.implementation != "native" or v.arch == "sm_90a", v.implementation == "native", ARCHS.index(v.arch))
     direct = [Work("direct", selection.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(selection.all_variants(), key=place)]
     through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "decode+prefill" if how == "portable" else how, f, s, implementation=how)
-               for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.FORMATS for s in variants.SCALE_LAYOUTS]
+               for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.block_scores.FORMATS for s in variants.block_scores.SCALE_LAYOUTS]
     first = [w for w in through if w.label.startswith(EACH_VARIANT_ONCE)]
     return first + direct + [w for w in through if w not in first]
 

@@ -16,17 +16,17 @@ from simulated import cases, golden, selection
 from support import check
 
 GOLDEN = np.load(golden.SCORES)
-VARIANTS = [v for v in selection.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.max_columns == 0)]
+VARIANTS = [v for v in selection.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.bound == 0)]
 
 
 def ran_on_the_card(variant, inp):
     """Whether the card ran these inputs with this kernel, or one that adds in its order: it takes that of the least bound that holds a sequence's queries (ffi: PickVariant)."""
     tokens, heads, heads_kv, *_ = inp.shape
     columns = inp.max_seqlen_q * (heads // heads_kv)
-    others = [v.max_columns for v in selection.all_variants() if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
+    others = [v.bound for v in selection.all_variants() if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
     taken = min((x for x in others if columns <= x), default=0)
-    alike = variant.path == "prefill" and {variant.max_columns, taken} <= {DIRECT_COLUMNS[variant.format], 0}      # direct and staged
-    return variant.arch == "sm_90a" and (variant.max_columns == taken or alike)
+    alike = variant.path == "prefill" and {variant.bound, taken} <= {DIRECT_COLUMNS[variant.format], 0}      # direct and staged
+    return variant.arch == "sm_90a" and (variant.bound == taken or alike)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=selection.label)
