@@ -1,5 +1,6 @@
-"""The Markdown pages of the tree: links lead somewhere, every page is listed, examples print what they show."""
+"""The Markdown pages of the tree: links lead somewhere, every page is listed, examples print what they show, the language is plain."""
 import contextlib
+import importlib.util
 import io
 import pathlib
 import re
@@ -73,3 +74,40 @@ def test_examples_print_what_they_show(code, printed):
     with contextlib.redirect_stdout(got):
         exec(compile(code, "example", "exec"), {})
     assert got.getvalue() == printed
+
+
+COLUMNS = 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_fit_a_screen(page):
+    """Tables, code and lines that a program writes may be longer."""
+    text = re.sub(r"^```.*?^```$|^<!-- made by.*?: begin -->.*?: end -->$", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.S | re.M)
+    long = [number for number, line in enumerate(text.splitlines(), 1) if len(line) > COLUMNS and not line.startswith(("|", "    "))]
+    assert not long, f"{name_of(page)}: lines {long} have more than {COLUMNS} columns"
+
+
+@pytest.fixture(scope="module")
+def plain_english():
+    spec = importlib.util.spec_from_file_location("plain_english", ROOT / "tools" / "plain_english.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_and_messages_are_in_plain_english(plain_english):
+    assert not plain_english.everything()
+
+
+@pytest.mark.parametrize("text, words", [
+    ("fine\ncu_q: got a sum that falls", [(2, "sum that falls")]), ("expected a sum that never falls", [(1, "sum that never falls")]), ("a falling cu_seqlens_k", [(1, "falling cu_")]),
+    ("page ids are asked for early", [(1, "asked for")]), ("variants by turns", [(1, "by turns")]), ("bytes that do not count", [(1, "that do not count")]),
+    ("a page that does not exist", [(1, "page that does not exist")]), ("widened keys", [(1, "widened")]), ("the prefix sum decreases; it falls to the caller to ask", []),
+])
+def test_what_is_no_plain_english(plain_english, text, words):
+    assert [(number, found) for number, found, _ in plain_english.findings(text)] == words
+
+
+def test_all_kinds_of_text_are_read(plain_english):
+    paths = {path.name for path, _ in plain_english.markdown()} | {path.name for path, _, _ in plain_english.strings()}
+    assert {"README.md", "CONTRIBUTING.md", "block_scores.py", "must.py", "launcher.cc"} <= paths
