@@ -1,4 +1,5 @@
-"""What a case must give, slot by slot: whatever metadata says, every slot is decided (docs/architecture.md, "Rules every kernel keeps").
+"""What a case must give, slot by slot: whatever metadata says, every slot is decided (docs/architecture.md,
+"Rules of every block-score kernel").
 
 Prefix sums of queries and of pages that fall somewhere give NaN everywhere. Those that do not, clamped, do not fall either: no token has two sequences.
 """
