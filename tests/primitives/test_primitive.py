@@ -136,8 +136,8 @@ def custom_calls(text):
 
 
 GOLDEN = {
-    "decode": '{format = "nvfp4", implementation = "auto", mask = 1 : i64, max_seqlen_q = 2 : i64, pages_per_pass = 0 : i64, path = "decode", scale_layout = "public"}',
-    "prefill": '{format = "mxfp4", implementation = "portable", mask = 2 : i64, max_seqlen_q = 77 : i64, pages_per_pass = 6 : i64, path = "prefill", scale_layout = "preordered_mma"}',
+    "decode": '{format = "nvfp4", implementation = "auto", mask = 1 : i64, max_seqlen_q = 2 : i64, op = "block_scores", pages_per_pass = 0 : i64, path = "decode", scale_layout = "public"}',
+    "prefill": '{format = "mxfp4", implementation = "portable", mask = 2 : i64, max_seqlen_q = 77 : i64, op = "block_scores", pages_per_pass = 6 : i64, path = "prefill", scale_layout = "preordered_mma"}',
 }
 
 
