@@ -197,7 +197,7 @@ def hazard_problems(data: bytes) -> tuple[list[str], list[str]]:
         try:
             found = clobbers(disassemble(path))
         except FileNotFoundError:
-            return [], ["nobody looked for registers written while a WGMMA uses them: nvdisasm is not in this Python; pip install nvidia-cuda-nvdisasm"]
+            return [], ["not checked: registers written while a WGMMA uses them; nvdisasm is not in this Python: pip install nvidia-cuda-nvdisasm"]
     if not found:
         return [], []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
