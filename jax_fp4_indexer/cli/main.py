@@ -88,7 +88,7 @@ def doctor():
 @click.option("--causal/--non-causal", default=True, help="Own shape: mask.")
 @click.pass_context
 def bench(context, list_cases, op, names, fmt, scale_layout, implementation, json_path, b, sq, skv, head_kv, qhead_per_kv, causal, limits, **how):
-    """Time ops in addition to plain XLA, with the rates of this device measured in the same run."""
+    """Time ops and plain XLA, with the rates of this device measured in the same run."""
     from jax_fp4_indexer.bench import cases
     from jax_fp4_indexer.cli import bench as command
     if op is not None and op not in cases.ops():
