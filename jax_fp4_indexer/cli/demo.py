@@ -183,7 +183,7 @@ def run(context: int | None = None, top_k: int = 16, seed: int = 0, out: str = "
     """Prints the table and writes the pictures; 0 if every planted block was found in both formats, else 1."""
     screen = console()
     longest = context or (262144 if jax.default_backend() == "gpu" else 32768)
-    implementation = kernel_for("decode", "nvfp4", QUERIES * HEADS_Q // HEADS_KV, "public")
+    implementation = kernel_for("block_scores", {"path": "decode", "format": "nvfp4", "scale_layout": "public"}, QUERIES * HEADS_Q // HEADS_KV)
     screen.print(escape(f"{jax.devices()[0].device_kind}: block scores run by {implementation}"))
     with Progress(console=screen, transient=True) as progress:
         task = progress.add_task("making the context", total=4)

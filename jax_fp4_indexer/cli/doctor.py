@@ -1,5 +1,6 @@
-"""What this machine is, which kernel each op would use here, what is missing and how to get it."""
+"""What this machine is, which kernels each op would use here, what is missing and how to get it."""
 import importlib.metadata
+import itertools
 import os
 import platform
 
@@ -9,24 +10,48 @@ from rich.table import Table
 
 from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.cli.screen import console
+from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.primitives import runtime
+from jax_fp4_indexer.specs import OPS, OpSpec
 
-# (path, an example of a call that takes it, columns = max_seqlen_q * Hq / Hkv)
-CALLS = (("decode", "q_len 4, heads 4/1", 16), ("decode", "q_len 8, heads 16/1", 128), ("prefill", "q_len 8192, heads 64/4", 8192 * 16))
-FORMATS = ("nvfp4", "mxfp4")
+LAYOUT = "preordered_mma"           # the scale layout of the calls that are shown, of the two that an op may have
 
 
-def kernel_for(path, fmt, columns, layout="preordered_mma"):
-    """One phrase: what a call of this kind runs on the default device. LookupError if there is no such kernel."""
-    device = jax.devices()[0]
-    capability = runtime.capability_of(device) if jax.default_backend() == "gpu" else None
-    if capability is None:
-        return f"the jnp reference (no CUDA GPU; JAX runs on {jax.default_backend()})"
-    reason = runtime.unsupported_reason()
+def kernel_for(op: str, select: dict[str, str], bound: int) -> str:
+    """One phrase: what a call of `op` runs on the default device. LookupError if there is no such kernel.
+
+    select: {choice: value} as the op's spec selects kernels by; bound: the value of the spec's `bound` for the call.
+    """
+    reason = reference_reason()
     if reason:
         return f"the jnp reference ({reason})"
-    arch, kind, kernels = runtime.choose_variant(capability, path=path, fp4_format=fmt, scale_layout=layout, columns=columns)
+    arch, kind, kernels = runtime.choose_variant(runtime.capability_of(jax.devices()[0]), op, bound=bound, **select)
     return f"{kind} {arch} kernels {' + '.join(kernels)}"
+
+
+def reference_reason() -> str | None:
+    """Why every op runs the jnp reference here; None where there are kernels."""
+    if jax.default_backend() != "gpu" or runtime.capability_of(jax.devices()[0]) is None:
+        return f"no CUDA GPU; JAX runs on {jax.default_backend()}"
+    return runtime.unsupported_reason()
+
+
+def calls_of(op: OpSpec) -> list[dict[str, str]]:
+    """Every combination of what the op's kernels are selected by, in one scale layout."""
+    choices = [(LAYOUT,) if name == "scale_layout" else op.choices()[name] for name in op.select]
+    return [dict(zip(op.select, values)) for values in itertools.product(*choices)]
+
+
+def kernels_by_bound(op: OpSpec, select: dict[str, str], variants: list[dict]) -> str:
+    """What calls of one kind run, from small to large values of the op's `bound`. `variants`: of the manifest. LookupError as `kernel_for`."""
+    capability = runtime.capability_of(jax.devices()[0])
+    fitting = {v["bound"] for v in variants if v["op"] == op.name and v["select"] == select and runs_on(v["arch"], capability)}
+    limits = sorted(fitting - {0})
+    found = [(limit, kernel_for(op.name, select, limit or 1)) for limit in limits] + [(None, kernel_for(op.name, select, (limits or [0])[-1] + 1))]
+    last = [(limit, what) for (limit, what), (_, following) in zip(found, [*found[1:], (None, None)]) if what != following]
+    if len(last) == 1:
+        return last[0][1]
+    return f"{op.bound} " + "; ".join(f"{'above' if limit is None else f'<= {limit}'}: {what}" for limit, what in last)
 
 
 def _version(name):
@@ -62,7 +87,7 @@ def gpu_facts():
 
 
 def library_facts():
-    """(rows about the FFI library and the cubins, whether all is well); a problem names its remedy."""
+    """(rows about the FFI library and the cubins, whether all is well, the manifest's variants); a problem names its remedy."""
     rows, sound = [], True
     try:
         library = runtime.load()
@@ -71,11 +96,11 @@ def library_facts():
         rows, sound = [("FFI library", str(error))], False
     path = runtime.find("cubins/manifest.json")
     if path is None:
-        return [*rows, ("cubins", f"none: there is no cubins/manifest.json; {runtime.REINSTALL}")], False
+        return [*rows, ("cubins", f"none: there is no cubins/manifest.json; {runtime.REINSTALL}")], False, []
     try:
         data = manifest.read(path.parent)
     except manifest.ManifestError as error:
-        return [*rows, ("cubins", f"{error}, or {runtime.REINSTALL}")], False
+        return [*rows, ("cubins", f"{error}, or {runtime.REINSTALL}")], False, []
     archs = {}
     for kernel in data["kernels"]:
         archs.setdefault(kernel["arch"], []).append(kernel["name"])
@@ -85,7 +110,7 @@ def library_facts():
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         rows.append(("cubins, problem", f"{broken[0] if broken else 'the manifest lists no kernel'}{more}; {runtime.REINSTALL}"))
         sound = False
-    return rows, sound
+    return rows, sound, data["variants"]
 
 
 def jax_facts():
@@ -98,8 +123,24 @@ def jax_facts():
                        f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', '')!r}: unset it, or install what it names"), False
 
 
-def run():
-    """Print the report; 0 if every op has something to run, 1 if something is missing that should be there."""
+def op_facts(variants: list[dict]) -> list[tuple[str, str, bool]]:
+    """Rows (op and kind of call, what it runs, whether there is something to run) of every op of the registry."""
+    rows, reason = [], reference_reason()
+    for op in OPS.values():
+        if reason:
+            rows.append((op.name, f"the jnp reference ({reason})", True))
+            continue
+        for select in calls_of(op):
+            kind = ", ".join([op.name, *(value for name, value in select.items() if name != "scale_layout")])
+            try:
+                rows.append((kind, kernels_by_bound(op, select, variants), True))
+            except LookupError as error:
+                rows.append((kind, str(error), False))
+    return rows
+
+
+def run() -> int:
+    """Prints the report; 0 if every op has something to run, 1 if something is missing that should be there."""
     table = Table(title="jax-fp4-indexer doctor", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -108,15 +149,11 @@ def run():
     table.add_row(row[0], escape(row[1]))
     plugins = [f"{name} {_version(name)}" for name in ("jax-cuda13-plugin", "jax-cuda12-plugin") if _version(name)]
     table.add_row("CUDA plugin", escape(", ".join(plugins) if plugins else 'none installed; for an NVIDIA GPU: pip install "jax-fp4-indexer[cuda13]" (or cuda12)'))
-    facts, sound = library_facts()
+    facts, sound, variants = library_facts()
     for name, value in [*gpu_facts(), *facts]:
         table.add_row(name, escape(value))
-    for path, example, columns in CALLS if devices else ():
-        for fmt in FORMATS:
-            try:
-                what = kernel_for(path, fmt, columns)
-            except LookupError as error:
-                what, sound = str(error), False
-            table.add_row(f"block scores, {path}, {fmt}", escape(f"{example}: {what}"))
+    for name, value, found in op_facts(variants) if devices else ():
+        table.add_row(name, escape(value))
+        sound = sound and found
     console().print(table)
     return 0 if devices and sound and runtime.unsupported_reason() is None else 1

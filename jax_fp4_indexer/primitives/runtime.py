@@ -150,16 +150,16 @@ def register_if_cuda():
     register()
 
 
-def choose_variant(capability, *, path="", fp4_format="", scale_layout="", implementation="auto", columns=1):
+def choose_variant(capability, op="block_scores", *, implementation="auto", bound=1, **select):
     """What the handler would run on a GPU of compute capability (major, minor): ("sm_90a", "native", [kernel names]).
 
-    An empty string asks for any; `columns` is max_seqlen_q * Hq/Hkv. Raises LookupError, with what is shipped and a remedy, if there is
-    no such kernel, ImportError if there is no library. Needs no GPU.
+    `select`: values of choices that the op's spec selects kernels by; one that is left out may have any value. `bound`: the value of the
+    spec's `bound` for the call. Raises LookupError, with what is shipped and a remedy, if there is no such kernel, ImportError if there is
+    no library. Needs no GPU.
     """
     text = ctypes.create_string_buffer(4096)
-    choices = {"path": path, "format": fp4_format, "scale_layout": scale_layout}
-    select = ";".join(f"{key}={value}" for key, value in choices.items() if value)
-    if load().jfi_choose_variant(b"block_scores", select.encode(), implementation.encode(), *capability, columns, text, len(text)) != 0:
+    chosen = ";".join(f"{name}={value}" for name, value in select.items())
+    if load().jfi_choose_variant(op.encode(), chosen.encode(), implementation.encode(), *capability, bound, text, len(text)) != 0:
         raise LookupError(text.value.decode())
     arch, kind, *kernels = text.value.decode().split()
     return arch, kind, kernels

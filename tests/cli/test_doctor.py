@@ -1,4 +1,5 @@
 """`doctor` and the loader on installations with something missing or broken: a row or an ImportError with a remedy, never a traceback or a crash."""
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -33,11 +34,11 @@ def installed(tmp_path, monkeypatch):
 
 
 def manifest_of(root, **changes):
-    (root / "cubins" / "manifest.json").write_text(json.dumps({"schema": 1, "dsl": "x", "fingerprint": "", "kernels": [], "variants": [], **changes}))
+    (root / "cubins" / "manifest.json").write_text(json.dumps({"schema": 2, "dsl": "x", "fingerprint": "", "ops": [], "kernels": [], "variants": [], **changes}))
 
 
 def facts():
-    rows, sound = doctor.library_facts()
+    rows, sound, _ = doctor.library_facts()
     return " | ".join(f"{name}: {value}" for name, value in rows), sound
 
 
@@ -55,9 +56,9 @@ def test_a_damaged_and_a_missing_cubin(installed):
     (lambda path: path.write_bytes(b""), "not JSON"),
     (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
     (lambda path: path.write_text("[]"), "schema None"),
-    (lambda path: path.write_text(path.read_text().replace('"schema": 1', '"schema": 2')), "schema 2, this version reads 1"),
+    (lambda path: path.write_text(path.read_text().replace('"schema": 2', '"schema": 3')), "schema 3, this version reads 2"),
     (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
-    (lambda path: path.write_text('{"schema": 1}'), "the file has no 'dsl' of the right type"),
+    (lambda path: path.write_text('{"schema": 2}'), "the file has no 'dsl' of the right type"),
     (lambda path: path.write_text(path.read_text().replace('"sm_80"', '"sm_999"')), "kernels[0] is for 'sm_999'"),
     (lambda path: path.write_text(path.read_text().replace('"sm_80/', '"../')), "outside of the folder"),
     (lambda path: manifest_of(path.parents[1]), "the manifest lists no kernel"),
@@ -123,33 +124,51 @@ def rows_of(text):
     return rows
 
 
+BLOCK_SCORES = {f"block_scores, {path}, {fmt}" for path in ("decode", "prefill") for fmt in ("nvfp4", "mxfp4")}
+
+
 @pytest.mark.parametrize("capability, kind", [
     ((8, 0), "portable sm_80"), ((8, 9), "portable sm_80"), ((9, 0), "native sm_90a"), ((10, 0), "native sm_100a"), ((10, 3), "native sm_103a"),
     ((12, 0), "portable sm_120a")])
 def test_a_gpu_gets_the_kernels_of_its_arch(gpu_of, capability, kind):
     gpu_of(capability)
     result = CliRunner().invoke(main, ["doctor"])
-    rows = {name: value for name, value in rows_of(result.output).items() if name.startswith("block scores")}
-    assert len(rows) == 4 and result.exit_code == 0, result.output
-    for name, value in rows.items():
+    rows = rows_of(result.output)
+    assert BLOCK_SCORES <= set(rows) and result.exit_code == 0, result.output
+    for name in BLOCK_SCORES:
         _, path, fmt = name.split(", ")
-        for call in value.split(" / "):
-            assert f": {kind} kernels " in call and path in call.partition(": ")[2] and fmt in call.partition(": ")[2], (name, value)
+        for call in rows[name].split("; "):
+            what = call.partition(": ")[2] or call
+            assert what.startswith(f"{kind} kernels ") and fmt in what, (name, rows[name])
+        assert path in what, (name, rows[name])                 # of many columns: a prefill of few runs decode kernels
 
 
 def test_the_kernels_that_the_doctor_names_are_those_of_the_launch(gpu_of):
+    """For each bound of the variants: what the library says, which is what it launches."""
     gpu_of((9, 0))
-    for path, _, columns in doctor.CALLS:
-        for fmt in doctor.FORMATS:
-            expected = runtime.choose_variant((9, 0), path=path, fp4_format=fmt, scale_layout="public", columns=columns)
-            assert doctor.kernel_for(path, fmt, columns, "public") == f"native sm_90a kernels {' + '.join(expected[2])}"
-    assert doctor.kernel_for("decode", "nvfp4", 16) != doctor.kernel_for("decode", "nvfp4", 128)
+    text = rows_of(CliRunner().invoke(main, ["doctor"]).output)["block_scores, decode, nvfp4"]
+    found = dict(part.split(": ") for part in text.removeprefix("max_seqlen_q * (heads_q / heads_kv) ").split("; "))
+    assert list(found) == ["<= 16", "<= 32", "above"]
+    for bound, limit in ((1, "<= 16"), (16, "<= 16"), (17, "<= 32"), (32, "<= 32"), (33, "above"), (10**6, "above")):
+        kernels = runtime.choose_variant((9, 0), path="decode", format="nvfp4", scale_layout="preordered_mma", bound=bound)[2]
+        assert found[limit] == f"native sm_90a kernels {' + '.join(kernels)}", bound
+
+
+def test_every_op_of_the_registry_has_rows(gpu_of, monkeypatch):
+    """Also one that is new: here an op without kernels."""
+    gpu_of((9, 0))
+    new = dataclasses.replace(doctor.OPS["block_scores"], name="new_op")
+    monkeypatch.setattr(doctor, "OPS", {**doctor.OPS, "new_op": new})
+    result = CliRunner().invoke(main, ["doctor"])
+    rows = rows_of(result.output)
+    assert BLOCK_SCORES <= set(rows) and result.exit_code == 1 and "new_op" in rows["new_op, decode, nvfp4"], result.output
+    for op in doctor.OPS:
+        assert any(name.startswith(f"{op}, ") or name == op for name in rows)
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (11, 0)])
 def test_a_gpu_without_kernels_is_a_failure_with_a_reason(gpu_of, capability):
     gpu_of(capability)
     result = CliRunner().invoke(main, ["doctor"])
-    rows = rows_of(result.output)
-    assert result.exit_code == 1 and "jnp reference" in rows["block scores, decode, nvfp4"], result.output
-    assert f"{capability[0]}.{capability[1]}" in rows["block scores, decode, nvfp4"]
+    text = rows_of(result.output)["block_scores"]
+    assert result.exit_code == 1 and "the jnp reference (" in text and f"{capability[0]}.{capability[1]}" in text, result.output

@@ -37,8 +37,8 @@ def launches(unit, capability):
     for (implementation, layout), call in harness.calls(inp, harness.IMPLEMENTATIONS, only=[variant] if variant else None).items():
         kind = "portable" if implementation.startswith("portable") else "auto"
         path = "decode" if implementation.endswith("decode") else "prefill"
-        found |= set(runtime.choose_variant(capability, path=path, fp4_format=case.fmt, scale_layout=layout, implementation=kind,
-                                            columns=call["max_seqlen_q"] * (heads_q // heads_kv))[2])
+        found |= set(runtime.choose_variant(capability, path=path, format=case.fmt, scale_layout=layout, implementation=kind,
+                                            bound=call["max_seqlen_q"] * (heads_q // heads_kv))[2])
     return found
 
 
