@@ -2,9 +2,10 @@
 #
 #   make demo           the main job on a long context: table, and a picture in out/; builds only what this machine's GPU runs, without a GPU nothing
 #   make example        a small decoder with sparse attention on top of the op, against dense attention; GPU if there is one, else CPU
-#   make test           every test that needs no GPU
+#   make check          under a minute: the linter, the layers, definition and quick rows of the kernels that have changed;   make check OP=block_scores: of one op
+#   make test           every test that needs no GPU but the slow ones that rarely fail, in as many processes as WORKERS says
 #   make test-smoke     definition and API only: no kernels, no C++
-#   make test-all       make test, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
+#   make test-all       make test, the slow ones, then every kernel over every case and fuzzed ones in the PTX simulator, sound and broken installations under the oldest
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-anchors   kernels that others wrote, from a wheel that pip downloads (100 MB), in the PTX simulator
 #   make evidence       renews the lines of tests/evidence/ledger.json that are of other kernels, rows or another simulator (hours after a change of the simulator)
@@ -33,8 +34,10 @@ comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export PATH := $(SITE):$(PATH)
 export OMP_NUM_THREADS ?= 2
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
+OP ?=
 
-.PHONY: venv cubins library wheel demo example test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
+.PHONY: venv cubins library wheel demo example check test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
 
 venv: $(READY)
 
@@ -69,15 +72,20 @@ demo: venv
 example: cubins library
 	$(BIN)/python -m examples.sparse_decoder
 
+check: venv
+	$(BIN)/ruff check jax_fp4_indexer tests benchmarks tools examples
+	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "not random" tests/test_layers.py tests/specs tests/simulated/test_kernels.py
+
 test: cubins library
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-smoke: venv
 	$(BIN)/python -m pytest tests/formats tests/reference tests/ops
 
 test-all: test
 	$(MAKE) evidence
-	JFI_PTXSIM=all $(BIN)/python -m pytest tests/ptxsim tests/simulated tests/fuzz/test_simulated.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m nightly
+	JFI_PTXSIM=all $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" tests/ptxsim tests/simulated tests/fuzz/test_simulated.py
 	$(BIN)/python tests/packaging/installations.py --jax 0.9.1,newest
 	$(BIN)/python -m jax_fp4_indexer.aot verify --rebuild
 	$(BIN)/python tests/parity/two_gpus.py build/two_gpus.json --small --processes 2 --limit 1200

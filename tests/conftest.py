@@ -1,14 +1,22 @@
 """Eight fake CPU devices for the sharding tests, the platform tests run on, and the marker of tests that need a GPU."""
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tiers  # noqa: E402
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(tiers.Tiers())
+    config.addinivalue_line("markers", "nightly: slow and rarely fails; left out unless -m says otherwise (make test-all)")
+    config.addinivalue_line("markers", "xdist_group(name): tests of one group run in one process (pytest-xdist)")
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU. Left out unless asked for with -m gpu; then no GPU is an error if JFI_REQUIRE_GPU=1, else a skip")
-    if config.option.markexpr == "not gpu":         # the default: where there is a GPU, these tests still compare bits of the definition on CPU
+    if "not gpu" in config.option.markexpr:         # the default: where there is a GPU, these tests still compare bits of the definition on CPU
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 

@@ -1,4 +1,5 @@
-"""The situations of installations.py in this environment. Oldest and newest JAX: `make test-all` runs that file."""
+"""The situations of installations.py in this environment: some of them in `make test` (tests/tiers.py), all in `make test-all`, which also runs that file
+under the oldest and the newest JAX."""
 import sys
 
 import installations
@@ -7,8 +8,8 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def answers(installed, tmp_path_factory):
-    return installations.run_all(sys.executable, installed, installations.stand_in_driver(tmp_path_factory.mktemp("driver")))
+def driver(tmp_path_factory):
+    return installations.stand_in_driver(tmp_path_factory.mktemp("driver"))
 
 
 def test_every_situation_is_known():
@@ -16,5 +17,6 @@ def test_every_situation_is_known():
 
 
 @pytest.mark.parametrize("name", [*installations.RESULTS, *installations.REMEDIES])
-def test_ends_in_a_result_or_a_remedy(answers, name):
-    assert answers[name]["right"], answers[name]
+def test_ends_in_a_result_or_a_remedy(installed, driver, name):
+    answer = installations.probe(sys.executable, installed, driver, name)
+    assert answer["right"], answer

@@ -2,6 +2,7 @@
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 
@@ -77,14 +78,17 @@ def test_a_failure_is_remembered(monkeypatch, tmp_path):
     assert calls.read_text() == "called\n"
 
 
-def test_a_core_that_does_not_build_ends_the_session_with_one_message(tmp_path):
+@pytest.mark.parametrize("processes", (0, 2))
+def test_a_core_that_does_not_build_ends_the_session_with_one_message(processes, tmp_path):
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho 'error: no such instruction' >&2\nexit 1\n")
     compiler.chmod(0o755)
-    files = [str(cache.HERE / name) for name in ("test_instructions.py", "test_tensor.py", "test_toys.py")]
-    environment = {**os.environ, "CC": str(compiler), "JFI_PTXSIM_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files], capture_output=True, text=True, cwd=cache.HERE.parents[1], env=environment)
+    files = [str(cache.HERE / name) for name in ("test_instructions.py", "test_tensor.py", "test_stats.py")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"CC": str(compiler), "JFI_PTXSIM_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *["-n", "2", "--dist", "loadgroup"] * bool(processes), *files]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cache.HERE.parents[1], env=environment)
     assert done.returncode != 0
     closing = done.stdout.splitlines()
     assert sum("does not build on this machine" in line and line.startswith("!") for line in closing) == 1, done.stdout
-    assert "1 failed" in closing[-1] or "1 error" in closing[-1], done.stdout
+    assert int(re.search(r"(\d+) failed", closing[-1])[1]) <= max(processes, 1), done.stdout

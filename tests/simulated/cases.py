@@ -111,6 +111,9 @@ def _some_wide(inp):
     return inp
 
 
+# Of the rows below, those for one thing each that goes wrong alone: long walks, NaN, prefix sums that decrease, passes, signs, precisions.
+QUICK = {"many_pages", "nan_long", "lie_late_512_cu_p", "lie_late_517_cu_q", "lie_late_passes", "skewed", "passes", "passes_exact", "passes_of_one", "deep_prefill", "negative",
+         "negative_exact", "forms_passes", "wide_passes"}
 MASKS = {"causal": {}, "offsets": dict(qo_offset=np.array([126, -1, 250, 7, 0], np.int32)), "all": dict(causal=False)}
 
 
@@ -196,11 +199,11 @@ def _machinery(fmt):
             batch(f, [9 + i % 20 for i in range(24)], [100 + 37 * i for i in range(24)], 2, seed=217, kind="narrow"), 5), dict(exact=True, paths=("prefill",))))
         rows.append(("wide_passes", "exponents outside the window, in several passes", b([70, 20], [900, 500], 4, 2, seed=211, kind="wide"), dict(passes_of=3, paths=("prefill",))))
     for name, reason, make, how in rows:
-        yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False)), **how)
+        yield Case(cases.Case(f"sim_{name}-{fmt}", reason, fmt, make, exact=how.pop("exact", False), tags=frozenset({"quick"} if name in QUICK else ())), **how)
 
 
-def of(path, fmt, match=""):
-    """Cases of a path and format; `match`: parts of names, separated by commas."""
+def of(path, fmt, match="", tag=None):
+    """Cases of a path and format; `match`: parts of names, separated by commas; tag: of those that have it."""
     parts = match.split(",")
     everything = [Case(row) for row in cases.table("small", fmt)] + list(_machinery(fmt))
-    return [c for c in everything if path in c.paths and any(p in c.name for p in parts)]
+    return [c for c in everything if path in c.paths and any(p in c.name for p in parts) and (tag is None or tag in c.table.tags)]

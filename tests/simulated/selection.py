@@ -9,10 +9,6 @@ from . import cases, launches
 OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
 SCHEDULES = ("eager", "lazy", "random:1", "random:2", "random:3")
 
-# One row for each thing that goes wrong alone: tails, rings, masks, bad pages, NaN, heads, exponents, passes, forms.
-QUICK = ("k_lengths_causal-,k_len_0_beside_5,batch_0_padded,q_lengths_causal-,ragged_1-,heads_6_3_q9,ramp_own_offsets,padded_tokens,page_id_bad_prefill,"
-         "lie_everything,lie_cu_q_falls_once,sim_lie_late_512,sim_lie_late_517,sim_lie_late_passes,wide_0,sim_many_pages-,sim_nan_long,sim_skewed,sim_passes,sim_deep_prefill,sim_negative,sim_wide_passes,forms_mixed-,sim_forms_passes")
-
 
 def label(variant):
     """"sm_90a.native.decode.mxfp4.public.n16"; n0 serves any number of columns."""

@@ -183,7 +183,7 @@ def _case_calls(args):
             inp = batch(fmt, [70], [5 * PAGE], 1, 1, seed=9, causal=False)
             yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode", None
             continue
-        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases)}
+        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases, args.tag)}
         for case in rows.values():
             for layout in table.SCALE_LAYOUTS:
                 for implementation in args.implementations.split(","):
@@ -195,6 +195,7 @@ def main():
     parser.add_argument("capability", help="e.g. 9.0")
     parser.add_argument("--implementations", default="decode,prefill,portable", help="values of the op's argument")
     parser.add_argument("--cases", default="")
+    parser.add_argument("--tag", help="only rows with this tag, e.g. quick")
     parser.add_argument("--schedule", default="eager")
     parser.add_argument("--toys", action="store_true", help="the kernels of toys.py instead of the tree's, on the one batch they are made for")
     args = parser.parse_args()

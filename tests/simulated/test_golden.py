@@ -16,6 +16,7 @@ from simulated import cases, golden, selection
 from support import check
 
 GOLDEN = np.load(golden.SCORES)
+XDIST_GROUP = "variant"
 VARIANTS = [v for v in selection.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.bound == 0)]
 
 

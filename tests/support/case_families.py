@@ -10,12 +10,12 @@ K_LENGTHS = (0, 1, 2, 31, 63, 64, 65, 126, 127, 128, 129, 130, 191, 192, 193, 25
 
 def sweeps(add):
     for causal in (True, False):
-        word = "causal" if causal else "all"
+        word, quick = ("causal", ("quick",)) if causal else ("all", ())
         add(f"k_lengths_{word}", "every K length around page and half-page edges in one batch", lambda f, c=causal:
-            batch(f, [1] * len(K_LENGTHS), K_LENGTHS, Hq=4, seed=40, causal=c))
+            batch(f, [1] * len(K_LENGTHS), K_LENGTHS, Hq=4, seed=40, causal=c), tags=quick)
         add(f"k_lengths_{word}_q9", "the same with 9 queries each", lambda f, c=causal: batch(f, [9] * len(K_LENGTHS), K_LENGTHS, Hq=2, seed=41, causal=c))
         add(f"q_lengths_{word}", "every query length 0..9 in one batch", lambda f, c=causal:
-            batch(f, list(range(10)), [300, 129, 128, 64, 1, 257, 0, 200, 130, 65], Hq=4, Hkv=2, seed=42, causal=c))
+            batch(f, list(range(10)), [300, 129, 128, 64, 1, 257, 0, 200, 130, 65], Hq=4, Hkv=2, seed=42, causal=c), tags=quick)
         add(f"q_lengths_{word}_long", "127, 128, 129 and 200 queries beside short ones", lambda f, c=causal:
             batch(f, [127, 1, 128, 0, 129, 3, 200], [200, 300, 128, 40, 129, 257, 640], Hq=2, seed=43, causal=c))
     for kl in (1, 64, 127, 128, 129, 257):
@@ -25,7 +25,7 @@ def sweeps(add):
             batch(f, [n], [max(n, 130) + 5], Hq=2, seed=45 + n, kind="exact"), exact=True, size="small" if ql in (7, 17, 129) else "large")
     for seed in range(24):
         add(f"ragged_{seed}", "random batches: lengths, heads, offsets, padding", lambda f, s=seed: _ragged(f, s, decode=s % 2 == 0),
-            size="small" if seed < 4 else "large")
+            size="small" if seed < 4 else "large", tags=("quick",) if seed == 1 else ())
 
 
 def _ragged(fmt, seed, decode):
@@ -62,7 +62,7 @@ def forms(add):
     row("no_query", "no query in int8", lambda f: far_queries(narrow(f, 113), 1))
     row("some_pages", "a third of the pages not in int8, other ones in the other KV head", lambda f: far_keys(narrow(f, 114), 3))
     row("some_queries", "a few queries of one head not in int8: their tiles run in bf16", lambda f: far_queries(narrow(f, 115, (300, 40), (700, 300), 8, 4), 97))
-    row("mixed", "pages, queries, NaN of both sides and bad page ids", lambda f: mixed(narrow(f, 116, (300, 9, 70), (900, 300, 65), 6, 3)))
+    row("mixed", "pages, queries, NaN of both sides and bad page ids", lambda f: mixed(narrow(f, 116, (300, 9, 70), (900, 300, 65), 6, 3)), tags=("quick",))
     row("mixed_ratio_17", "the same with padded groups of heads", lambda f: mixed(narrow(f, 117, (40, 200), (600, 384), 34, 2)))
     row("mixed_33_heads", "more KV heads than a word of flags tells apart", lambda f: mixed(narrow(f, 118, (20,), (300,), 33, 33)))
     row("window_low", "the least exponents that the window holds: keys 64..67, queries 96..99", lambda f: _moved(narrow(f, 119), -29, -61))

@@ -6,6 +6,7 @@ size     small: also run by the reference on CPU in CI. large: GPU only (the ref
 compare  full: every slot against the float64 oracle. sampled: all -inf slots, and random slots against the oracle.
 exact    the fp32 result is exact in any order of summation: equal bits are asked for.
 expected full fp32 output known without an oracle, where the case was first stated with its answer.
+tags     "quick": a row for each thing that goes wrong alone, few enough that every kernel runs them in `make test`.
 """
 import dataclasses
 import functools
@@ -30,18 +31,20 @@ class Case:
     size: str = "small"
     compare: str = "full"
     expected: object = None
+    tags: frozenset = frozenset()
 
     def build(self):
         return self.make(self.fmt)
 
 
+QUICK = frozenset({"quick"})
 _TABLE = {}
 
 
 def add(name, reason, make, *, formats=BOTH, **how):
     """One row per format. `expected` may be an array-like or a function of the format."""
     for fmt in formats:
-        row = dict(how)
+        row = {**how, "tags": frozenset(how.get("tags", ()))}
         if callable(row.get("expected")):
             row["expected"] = row["expected"](fmt)
         full = f"{name}-{fmt}"
@@ -83,7 +86,7 @@ def _one_head(rows):
 
 def _nothing_to_do():
     x = [-INF, 128.0]
-    add("k_len_0_beside_5", "an empty sequence beside a short one", lambda f: base([1, 1], [0, 5], fmt=f), exact=True, expected=_one_head([x]))
+    add("k_len_0_beside_5", "an empty sequence beside a short one", lambda f: base([1, 1], [0, 5], fmt=f), exact=True, expected=_one_head([x]), tags=QUICK)
     for n in (1, 32, 33):
         add(f"all_empty_{n}", "warm-up batch: every length 0, and a multiple of the warp size; one dummy page",
             lambda f, n=n: base([1] * n, [0] * n, fmt=f, max_seqlen_k=200), exact=True, expected=np.full((1, 2, n), -INF, np.float32))
@@ -97,7 +100,7 @@ def _nothing_to_do():
     add("no_queries_at_all", "Tq of 4, all of it padding", lambda f: batch(f, [0, 0], [100, 300], pad_tokens=4), exact=True,
         expected=np.full((1, 3, 4), -INF, np.float32))
     add("batch_0_padded", "B = 0 with padded tokens: the output is not empty and must be written",
-        lambda f: batch(f, [], [], pad_tokens=5, max_seqlen_k=300, pad_indices=2), exact=True, expected=np.full((1, 3, 5), -INF, np.float32))
+        lambda f: batch(f, [], [], pad_tokens=5, max_seqlen_k=300, pad_indices=2), exact=True, expected=np.full((1, 3, 5), -INF, np.float32), tags=QUICK)
     add("batch_0", "B = 0, Tq = 0: an output of size 0", lambda f: batch(f, [], [], max_seqlen_k=128), exact=True)
     add("max_seqlen_k_0", "no K tiles: an output of size 0", lambda f: base([2, 3], [0, 0], fmt=f), exact=True)
 
@@ -124,7 +127,7 @@ def _numbers():
                 lambda f, s=side, b=low: _ends(batch(f, [2, 11], [200, 129], Hq=4, Hkv=2, seed=b, kind="exact"), s, b), formats=MX, exact=True)
     for seed in range(4):
         add(f"wide_{seed}", "groups of one row anywhere in the byte range, complementary in K", lambda f, s=seed:
-            batch(f, [3, 20, 1], [300, 64, 129], Hq=4, Hkv=2, seed=s, kind="wide"), formats=MX)
+            batch(f, [3, 20, 1], [300, 64, 129], Hq=4, Hkv=2, seed=s, kind="wide"), formats=MX, tags=QUICK if seed == 0 else ())
     add("e8m0_negative_overflow", "every visible key below -fp32max: the computed maximum is -inf",
         lambda f: _set(base([1], [3], fmt=f), q_scale=(..., 250), k_scale=(..., 200), k=(..., 0xAA)), formats=MX, exact=True,
         expected=np.full((1, 1, 1), -INF, np.float32))
@@ -235,7 +238,7 @@ def _must_not_count():
     for tq in (1, 33, 127, 128, 129):
         add(f"scale_order_{tq}", "a different scale at every (row, group): any permutation shows", lambda f, n=tq:
             batch(f, [n], [257], Hq=3, Hkv=3, seed=100 + n, causal=False))
-    add("padded_tokens", "Tq beyond cu_seqlens_q[-1]: rows of NaN queries come out -inf", lambda f: batch(f, [3, 5], [129, 40], Hq=2, pad_tokens=130, seed=5))
+    add("padded_tokens", "Tq beyond cu_seqlens_q[-1]: rows of NaN queries come out -inf", lambda f: batch(f, [3, 5], [129, 40], Hq=2, pad_tokens=130, seed=5), tags=QUICK)
     add("padded_indices", "kv_indices longer than the pages in use, pool larger than the list", lambda f:
         batch(f, [3, 12], [700, 129], Hq=2, pad_indices=50, spare_pages=20, seed=6))
 
@@ -256,7 +259,7 @@ def _masks():
             ramp([3], [288], fmt=f, qo_offset=np.array([o], np.int32)), exact=True)
     add("ramp_two_offsets", "k_len 288 and 17 in one batch: two different default offsets", lambda f: ramp([3, 3], [288, 17], fmt=f), exact=True)
     add("ramp_own_offsets", "each sequence its own offset, one at each int32 end", lambda f:
-        ramp([3, 9, 2, 4], [288, 130, 17, 200], fmt=f, qo_offset=np.array([INT32_MAX, 120, INT32_MIN, -2], np.int32)), exact=True)
+        ramp([3, 9, 2, 4], [288, 130, 17, 200], fmt=f, qo_offset=np.array([INT32_MAX, 120, INT32_MIN, -2], np.int32)), exact=True, tags=QUICK)
     add("ramp_every_key", "288 queries over 288 keys: every position of the mask", lambda f: ramp([288], [288], fmt=f), exact=True)
     add("ramp_not_causal", "no mask but k_len", lambda f: ramp([3, 10], [288, 40], fmt=f, causal=False), exact=True)
     add("q_longer_than_k", "rows before the first key see nothing", lambda f: base([4], [2], fmt=f), exact=True, expected=_one_head([[-INF, -INF, 128, 128]]))
@@ -282,7 +285,8 @@ def _heads_and_pages():
     for Hq, Hkv in ((1, 1), (4, 2), (6, 2), (6, 3), (48, 2), (17, 1), (32, 2), (34, 2), (6, 6), (64, 1)):
         for ql in ([2], [9]):
             add(f"heads_{Hq}_{Hkv}_q{ql[0]}", "each KV head has its own scale: a head that reads another's keys shows", lambda f, a=Hq, b=Hkv, q=ql:
-                _set(base(q, [130], a, b, fmt=f), k_scale=(..., power_of_two_byte(f, np.arange(b))[:, None, None])), exact=True)
+                _set(base(q, [130], a, b, fmt=f), k_scale=(..., power_of_two_byte(f, np.arange(b))[:, None, None])), exact=True,
+                tags=QUICK if (Hq, Hkv, ql) == (6, 3, [9]) else ())
     page = lambda f, ids, **kw: _set(base([1], [300], fmt=f, kv_indices=np.array(ids, np.int32), **kw),
                                      k_scale=(..., power_of_two_byte(f, np.arange(3))[:, None, None, None]))
     add("pages_permuted", "each block shows its own page's scale", lambda f: page(f, [2, 0, 1]), exact=True, expected=_one_head([[512], [128], [256]]))
@@ -291,7 +295,7 @@ def _heads_and_pages():
     for bad in (-1, 3, 2**24, INT32_MAX, INT32_MIN):
         add(f"page_id_{bad}", "an id outside the pool makes that block NaN: never another page, never an access", lambda f, i=bad: page(f, [0, i, 2]), exact=True,
             expected=_one_head([[128], [NAN], [512]]))
-    add("page_id_bad_prefill", "bad ids where only some rows see the block", lambda f: _bad_pages(batch(f, [200, 5], [300, 290], Hq=4, Hkv=2, seed=21)))
+    add("page_id_bad_prefill", "bad ids where only some rows see the block", lambda f: _bad_pages(batch(f, [200, 5], [300, 290], Hq=4, Hkv=2, seed=21)), tags=QUICK)
     add("page_id_bad_unseen", "a bad id in a block that no row sees stays -inf", lambda f:
         page(f, [0, 1, -7], qo_offset=np.array([140], np.int32)), exact=True, expected=_one_head([[128], [256], [-INF]]))
     for name, q, k in (("scalar", np.float32(0.25), np.float32(8)), ("heads", np.float32([1, 2, .5, 4]), np.float32([.125, 16])), ("one", np.float32(3), None),
@@ -321,8 +325,8 @@ def _metadata():
     for name in ("cu_q", "cu_k", "cu_p"):
         add(f"lie_{name}_extremes", "int32 ends in a prefix sum", lambda f, n=name: edit(f, **{n: (..., extremes)}))
         add(f"lie_{name}_reversed", "a falling prefix sum", lambda f, n=name: _reversed(edit(f), n))
-        add(f"lie_{name}_falls_once", "by one, between two sequences", lambda f, n=name: _falls_once(edit(f), n))
-    add("lie_everything", "every prefix sum random over int32, page ids random", lambda f: _random_metadata(edit(f)))
+        add(f"lie_{name}_falls_once", "by one, between two sequences", lambda f, n=name: _falls_once(edit(f), n), tags=QUICK if name == "cu_q" else ())
+    add("lie_everything", "every prefix sum random over int32, page ids random", lambda f: _random_metadata(edit(f)), tags=QUICK)
 
 
 def _reversed(inp, name):
