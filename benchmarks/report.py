@@ -1,9 +1,11 @@
 """The pages and plots of measured rows, made anew from `benchmarks/results`.
 
-    python benchmarks/report.py             # the tables between the markers of docs/benchmarks.md and README.md, from the H200's record;
-                                            # a PNG for every block_scores.json
-    python benchmarks/report.py --check     # changes nothing; status 1 if a page is not that of the record, or a share is above 100 %
+python benchmarks/report.py             # the tables between the markers of docs/benchmarks.md and README.md, from the
+                                        H200's record; # a PNG for every block_scores.json
+python benchmarks/report.py --check     # changes nothing; status 1 if a page is not that of the record, or a share is
+                                        above 100 %
 """
+
 import argparse
 import json
 import pathlib
@@ -17,12 +19,15 @@ ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 SHOWN = RESULTS / "h200"
 BEGIN, END = "<!-- made by benchmarks/report.py: begin -->", "<!-- made by benchmarks/report.py: end -->"
-HEADLINES = {           # the README's rows, and what they are called there
-    ("prefill_q8k_k8k", "nvfp4"): "prefill: 8,192 queries x 8,192 keys, 64/4 heads", ("prefill_q8k_k8k", "mxfp4"): "prefill: 8,192 queries x 8,192 keys, 64/4 heads",
-    ("decode_8k", "nvfp4"): "decode: 128 sequences of 8,192 keys", ("decode_64k", "nvfp4"): "decode: 128 sequences of 65,536 keys",
-    ("decode_b1_128k", "nvfp4"): "decode: one sequence of 131,072 keys"}
-CARDS = {"NVIDIA H200": ((9, 0), 132)}          # compute capability and multiprocessors, for rows that do not say them
-MOST = 1.005                                    # of a share that cannot pass 100 %: what two clocks may differ by
+HEADLINES = {  # the README's rows, and what they are called there
+    ("prefill_q8k_k8k", "nvfp4"): "prefill: 8,192 queries x 8,192 keys, 64/4 heads",
+    ("prefill_q8k_k8k", "mxfp4"): "prefill: 8,192 queries x 8,192 keys, 64/4 heads",
+    ("decode_8k", "nvfp4"): "decode: 128 sequences of 8,192 keys",
+    ("decode_64k", "nvfp4"): "decode: 128 sequences of 65,536 keys",
+    ("decode_b1_128k", "nvfp4"): "decode: one sequence of 131,072 keys",
+}
+CARDS = {"NVIDIA H200": ((9, 0), 132)}  # compute capability and multiprocessors, for rows that do not say them
+MOST = 1.005  # of a share that cannot pass 100 %: what two clocks may differ by
 
 
 def number(x):
@@ -35,17 +40,33 @@ def percent(x):
 
 
 def completed(rows, dispatch=None):
-    """Rows with every figure that follows from what they hold. `dispatch`: the record of benchmarks/dispatch.py, whose chains stand for those
-    that a row does not have itself."""
-    chains = {(link["case"], link["format"]): link["chain_us"] for link in (dispatch or {}).get("modes", {}).get("command buffers", ())}
+    """Rows with every figure that follows from what they hold. `dispatch`: the record of benchmarks/dispatch.py, whose
+    chains stand for those that a row does not have itself."""
+    chains = {
+        (link["case"], link["format"]): link["chain_us"]
+        for link in (dispatch or {}).get("modes", {}).get("command buffers", ())
+    }
     found = []
     for row in rows:
         capability, multiprocessors = CARDS.get(row["card"], (None, None))
-        known = {"capability": tuple(row.get("capability") or capability or ()) or None, "multiprocessors": row.get("multiprocessors") or multiprocessors}
+        known = {
+            "capability": tuple(row.get("capability") or capability or ()) or None,
+            "multiprocessors": row.get("multiprocessors") or multiprocessors,
+        }
         how = How(row["format"], row["scale_layout"], row["implementation"])
-        made = figures(all_cases()[row["case"]], how, burst_us=row["median_us"], sustained_us=row["sustained_us"], burst_mhz=row.get("sm_mhz"),
-                       sustained_mhz=row.get("sustained_sm_mhz"), rates=row.get("limits"), **known)
-        chain = row.get("chain_us") or (chains.get((row["case"], row["format"])) if row["scale_layout"] == "preordered_mma" else None)
+        made = figures(
+            all_cases()[row["case"]],
+            how,
+            burst_us=row["median_us"],
+            sustained_us=row["sustained_us"],
+            burst_mhz=row.get("sm_mhz"),
+            sustained_mhz=row.get("sustained_sm_mhz"),
+            rates=row.get("limits"),
+            **known,
+        )
+        chain = row.get("chain_us") or (
+            chains.get((row["case"], row["format"])) if row["scale_layout"] == "preordered_mma" else None
+        )
         found.append({**row, **made, "chain_us": chain})
     return found
 
@@ -56,13 +77,21 @@ def shown(rows):
 
 
 def markdown(headings, lines):
-    return "\n".join(["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings), *("| " + " | ".join(line) + " |" for line in lines)])
+    return "\n".join(
+        [
+            "| " + " | ".join(headings) + " |",
+            "|" + "---|" * len(headings),
+            *("| " + " | ".join(line) + " |" for line in lines),
+        ]
+    )
 
 
 def share(row):
     """What binds the case, in words: the tensor cores, or the read rate."""
     if row["sustained_tensor_share"] is not None:
-        kind = max(all_cases()[row["case"]].work(How(row["format"], row["scale_layout"])).items(), key=lambda item: item[1])[0]
+        kind = max(
+            all_cases()[row["case"]].work(How(row["format"], row["scale_layout"])).items(), key=lambda item: item[1]
+        )[0]
         return f"{percent(row['sustained_tensor_share'])} of the {kind} tensor cores"
     return f"{percent(row['sustained_read_share'])} of the read rate"
 
@@ -70,33 +99,107 @@ def share(row):
 def headlines(rows):
     """Markdown of the README's rows."""
     by_name = {(row["case"], row["format"]): row for row in shown(rows)}
-    lines = [(title, row["format"].upper(), number(row["sustained_us"]), share(row), number(row["median_us"]), number(row["chain_us"]), number(row["xla_us"]),
-              number(row["published_us"])) for row, title in ((by_name[name], title) for name, title in HEADLINES.items())]
-    words = "Microseconds, cold L2. *Sustained*: programs without a pause. *Burst*: after one of 80 ms. *In a chain*: each call waits for the one before."
-    return textwrap.fill(f"{caption(rows)} {words}", 118) + "\n\n" + markdown(
-        ("case", "format", "sustained", "share of what is possible", "burst", "in a chain", "plain XLA", "published, B200"), lines)
+    lines = [
+        (
+            title,
+            row["format"].upper(),
+            number(row["sustained_us"]),
+            share(row),
+            number(row["median_us"]),
+            number(row["chain_us"]),
+            number(row["xla_us"]),
+            number(row["published_us"]),
+        )
+        for row, title in ((by_name[name], title) for name, title in HEADLINES.items())
+    ]
+    words = (
+        "Microseconds, cold L2. *Sustained*: programs without a pause. *Burst*: after one of 80 ms. "
+        "*In a chain*: each call waits for the one before."
+    )
+    return (
+        textwrap.fill(f"{caption(rows)} {words}", 118)
+        + "\n\n"
+        + markdown(
+            (
+                "case",
+                "format",
+                "sustained",
+                "share of what is possible",
+                "burst",
+                "in a chain",
+                "plain XLA",
+                "published, B200",
+            ),
+            lines,
+        )
+    )
 
 
 def table(rows):
     """Markdown of every row."""
+
     def line(row):
         card = row.get("card_sustained", {})
-        held = "-" if row.get("sustained_sm_mhz") is None else f"{row['sustained_sm_mhz']:.0f}" + "".join(f" ({reason})" for reason in card.get("reasons", ()))
-        return (row["case"], row["format"], number(row["sustained_us"]), f"{number(row['median_us'])} ± {number(row['spread_us'] / 2)}", number(row["chain_us"]),
-                percent(row["sustained_tensor_share"]), percent(row["tensor_share"]), percent(row["sustained_read_share"]), percent(row["read_share"]),
-                percent(row["sustained_gemm_share"]), percent(row.get("busy")) + ("" if kept_busy(row) else " (paused)" if row.get("busy") else ""),
-                held, number(card.get("power_w")), number(row["xla_us"]), number(row.get("reference_us")), number(row["published_us"]))
-    return markdown(("case", "format", "sustained", "burst", "in a chain", "tensor cores", "in a burst", "read rate", "in a burst", "XLA's GEMM", "busy",
-                     "SM MHz", "W", "plain XLA", "reference", "published, B200"), map(line, shown(rows)))
+        held = (
+            "-"
+            if row.get("sustained_sm_mhz") is None
+            else f"{row['sustained_sm_mhz']:.0f}" + "".join(f" ({reason})" for reason in card.get("reasons", ()))
+        )
+        return (
+            row["case"],
+            row["format"],
+            number(row["sustained_us"]),
+            f"{number(row['median_us'])} ± {number(row['spread_us'] / 2)}",
+            number(row["chain_us"]),
+            percent(row["sustained_tensor_share"]),
+            percent(row["tensor_share"]),
+            percent(row["sustained_read_share"]),
+            percent(row["read_share"]),
+            percent(row["sustained_gemm_share"]),
+            percent(row.get("busy")) + ("" if kept_busy(row) else " (paused)" if row.get("busy") else ""),
+            held,
+            number(card.get("power_w")),
+            number(row["xla_us"]),
+            number(row.get("reference_us")),
+            number(row["published_us"]),
+        )
+
+    return markdown(
+        (
+            "case",
+            "format",
+            "sustained",
+            "burst",
+            "in a chain",
+            "tensor cores",
+            "in a burst",
+            "read rate",
+            "in a burst",
+            "XLA's GEMM",
+            "busy",
+            "SM MHz",
+            "W",
+            "plain XLA",
+            "reference",
+            "published, B200",
+        ),
+        map(line, shown(rows)),
+    )
 
 
 def caption(rows):
     """One sentence: which card, when, with what."""
     row = rows[0]
     identity = row.get("card_identity", {})
-    power = f"power cap {identity['power_limit_w']:.0f} W" if identity else f"{max(r['card_sustained'].get('power_w', 0) for r in rows):.0f} W at most"
-    return (f"{row['card']} ({identity.get('uuid', 'UUID not recorded')}), {power}, jax {row['jax']}, "
-            f"{row['date']}, commit {' and '.join(sorted({str(r['commit']) for r in rows}))}.")
+    power = (
+        f"power cap {identity['power_limit_w']:.0f} W"
+        if identity
+        else f"{max(r['card_sustained'].get('power_w', 0) for r in rows):.0f} W at most"
+    )
+    return (
+        f"{row['card']} ({identity.get('uuid', 'UUID not recorded')}), {power}, jax {row['jax']}, "
+        f"{row['date']}, commit {' and '.join(sorted({str(r['commit']) for r in rows}))}."
+    )
 
 
 def replaced(text, made, name):
@@ -125,8 +228,12 @@ def _rows(path):
 
 def too_high(rows):
     """Sentences about shares above 100 % that cannot be."""
-    return [f"{row['case']} {row['format']}: {key} is {row[key]:.1%}" for row in rows
-            for key in ("read_share", "sustained_read_share", "tensor_share", "sustained_tensor_share") if (row[key] or 0) > MOST]
+    return [
+        f"{row['case']} {row['format']}: {key} is {row[key]:.1%}"
+        for row in rows
+        for key in ("read_share", "sustained_read_share", "tensor_share", "sustained_tensor_share")
+        if (row[key] or 0) > MOST
+    ]
 
 
 def main():
@@ -136,12 +243,17 @@ def main():
     made, rows = pages()
     wrong = too_high(rows)
     if args.check:
-        wrong += [f"{path.name}: its table is not that of benchmarks/results; run python benchmarks/report.py" for path, text in made.items() if path.read_text() != text]
+        wrong += [
+            f"{path.name}: its table is not that of benchmarks/results; run python benchmarks/report.py"
+            for path, text in made.items()
+            if path.read_text() != text
+        ]
         sys.exit("\n".join(wrong) if wrong else 0)
     for path, text in made.items():
         path.write_text(text)
         print(f"{path} from {SHOWN}")
     from roofline import plot
+
     for path in sorted(RESULTS.glob("*/block_scores.json")):
         plot(json.loads(path.read_text()), path.with_suffix(".png"))
         print(path.with_suffix(".png"))

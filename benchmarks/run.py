@@ -1,10 +1,12 @@
-"""Every named case, in its formats (some in both scale layouts), into `benchmarks/results/<card>/<op>.json`, a file an op.
+"""Every named case, in its formats (some in both scale layouts), into `benchmarks/results/<card>/<op>.json`, a file an
+op.
 
     python benchmarks/run.py [CASE ...] [--op OP] [--quick] [--out FILE]      then: python benchmarks/report.py
 
-For the headline cases plain XLA and the definition under `jit` are timed too. The file is written anew after every row, so that a run cut
-short keeps what it has. Needs JAX and NumPy alone.
+For the headline cases plain XLA and the definition under `jit` are timed too. The file is written anew after every
+row, so that a run cut short keeps what it has. Needs JAX and NumPy alone.
 """
+
 import argparse
 import json
 import pathlib
@@ -31,8 +33,11 @@ def plan(chosen, quick):
     layout = lambda case: case.scale_layouts[-1]
     if quick:
         return [(case, layout(case), 3, False) for case in headline + others]
-    return ([(case, layout(case), 7, True) for case in headline] + [(case, layout(case), 5, False) for case in others]
-            + [(case, "public", 5, False) for case in chosen if "public" in case.tags and layout(case) != "public"])
+    return (
+        [(case, layout(case), 7, True) for case in headline]
+        + [(case, layout(case), 5, False) for case in others]
+        + [(case, "public", 5, False) for case in chosen if "public" in case.tags and layout(case) != "public"]
+    )
 
 
 def main():
@@ -44,7 +49,12 @@ def main():
     parser.add_argument("--implementation", default=None)
     parser.add_argument("--out", type=pathlib.Path, default=None, help="one file for all rows")
     parser.add_argument("--iters", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=None, help="bursts a row (default 7 for the headline cases, else 5; with --quick 3)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=None,
+        help="bursts a row (default 7 for the headline cases, else 5; with --quick 3)",
+    )
     parser.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further row starts")
     args = parser.parse_args()
     try:
@@ -62,17 +72,33 @@ def main():
             if time.monotonic() - start > args.time_limit:
                 left_out.append(f"{case.name} {fmt} {layout}")
                 continue
-            rows.append(run.run_case(case, How(fmt, layout, args.implementation), rates=rates, warmup=2, iters=args.iters,
-                                     repeats=args.repeats or repeats, baselines=baselines))
+            rows.append(
+                run.run_case(
+                    case,
+                    How(fmt, layout, args.implementation),
+                    rates=rates,
+                    warmup=2,
+                    iters=args.iters,
+                    repeats=args.repeats or repeats,
+                    baselines=baselines,
+                )
+            )
             row = rows[-1]
-            print(f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), sustained {row['sustained_us']:.2f} us; "
-                  f"took {', '.join(f'{k} {v:.1f}' for k, v in row['took_s'].items())} s", flush=True)
+            print(
+                f"{case.name} {fmt} {layout}: burst {row['median_us']:.2f} (range {row['spread_us']:.2f}), "
+                f"sustained {row['sustained_us']:.2f} us; "
+                f"took {', '.join(f'{k} {v:.1f}' for k, v in row['took_s'].items())} s",
+                flush=True,
+            )
             out = args.out or RESULTS / card() / f"{case.op}.json"
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps([r for r in rows if args.out or r["op"] == case.op], indent=1) + "\n")
             written.add(str(out))
     print(table.text(rows))
-    print(f"{len(rows)} rows in {time.monotonic() - start:.0f} s, left out: {left_out or 'none'}; wrote {', '.join(sorted(written)) or 'nothing'}")
+    print(
+        f"{len(rows)} rows in {time.monotonic() - start:.0f} s, left out: {left_out or 'none'}; "
+        f"wrote {', '.join(sorted(written)) or 'nothing'}"
+    )
 
 
 if __name__ == "__main__":

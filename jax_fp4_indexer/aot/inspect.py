@@ -1,8 +1,10 @@
 """What a cubin says of itself, and the gates every cubin must pass.
 
-Everything is read from the ELF file, so that a build needs no disassembler. The layout of the `.nv.info` records and the opcode numbers are not
-documented by NVIDIA; `tests/aot/test_inspect.py` holds them against nvdisasm and cuobjdump for every arch.
+Everything is read from the ELF file, so that a build needs no disassembler. The layout of the `.nv.info` records and
+the opcode numbers are not documented by NVIDIA; `tests/aot/test_inspect.py` holds them against nvdisasm and cuobjdump
+for every arch.
 """
+
 import collections
 import dataclasses
 import os
@@ -13,25 +15,44 @@ import subprocess
 import sys
 import tempfile
 
-from ..configs.arch import ARCHS, MAX_REGISTERS_PER_THREAD, MAX_THREADS_PER_CTA, REGISTER_UNIT_PER_WARP, REGISTERS_PER_SM
+from ..configs.arch import (
+    ARCHS,
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS_PER_CTA,
+    REGISTER_UNIT_PER_WARP,
+    REGISTERS_PER_SM,
+)
 
-OPCODE_MASK = 0x1FF             # low 9 bits of an instruction; bits 9..11 say which operand forms it takes
-OPCODES = {0x03C: "HMMA", 0x037: "IMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1C5: "WARPGROUP", 0x183: "LDL", 0x187: "STL", 0x118: "NOP",
-           0x1EA: "UTCOMMA", 0x1EE: "LDTM", 0x1E7: "UTCCP", 0x1B4: "UTMALDG"}
-DEPBAR_BIT = 47                 # WARPGROUP.DEPBAR if set, WARPGROUP.ARRIVE if not
-STAT_BIT = 1                    # of the upper word: LDTM.STAT if set, which reduces what it loads
+OPCODE_MASK = 0x1FF  # low 9 bits of an instruction; bits 9..11 say which operand forms it takes
+OPCODES = {
+    0x03C: "HMMA",
+    0x037: "IMMA",
+    0x1F0: "HGMMA",
+    0x1F1: "IGMMA",
+    0x1C5: "WARPGROUP",
+    0x183: "LDL",
+    0x187: "STL",
+    0x118: "NOP",
+    0x1EA: "UTCOMMA",
+    0x1EE: "LDTM",
+    0x1E7: "UTCCP",
+    0x1B4: "UTMALDG",
+}
+DEPBAR_BIT = 47  # WARPGROUP.DEPBAR if set, WARPGROUP.ARRIVE if not
+STAT_BIT = 1  # of the upper word: LDTM.STAT if set, which reduces what it loads
 
 # .nv.info: records (format u8, attribute u8, u16 value or size); format 4 is followed by `size` bytes
 _INFO_SIZED = 4
-_INFO_FRAME_SIZE = 0x11         # u32 symbol, u32 bytes of stack a thread
-_INFO_KERNEL_PARAM = 0x17       # u32, u16 ordinal, u16 offset, u32 with the size in bits 18..
-_INFO_REGISTERS = 0x2F          # u32 symbol, u32 registers a thread
+_INFO_FRAME_SIZE = 0x11  # u32 symbol, u32 bytes of stack a thread
+_INFO_KERNEL_PARAM = 0x17  # u32, u16 ordinal, u16 offset, u32 with the size in bits 18..
+_INFO_REGISTERS = 0x2F  # u32 symbol, u32 registers a thread
 
 
 @dataclasses.dataclass(frozen=True)
 class Cubin:
-    """Facts of a cubin with one kernel. `counts`: how often each of OPCODES occurs, WARPGROUP split into WARPGROUP.ARRIVE and WARPGROUP.DEPBAR,
-    LDTM into LDTM and LDTM.STAT."""
+    """Facts of a cubin with one kernel. `counts`: how often each of OPCODES occurs, WARPGROUP split into
+    WARPGROUP.ARRIVE and WARPGROUP.DEPBAR, LDTM into LDTM and LDTM.STAT."""
+
     symbol: str
     registers: int
     stack_bytes: int
@@ -48,11 +69,15 @@ def _sections(data):
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names_index = struct.unpack_from("<HH", data, 60)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
-    names = data[headers[names_index][4]:][:headers[names_index][5]]
+    names = data[headers[names_index][4] :][: headers[names_index][5]]
     for header in headers:
         kind, offset, size = header[1], header[4], header[5]
         nobits = kind == 8
-        yield names[header[0]:names.index(b"\0", header[0])].decode(), header, b"" if nobits else data[offset:offset + size]
+        yield (
+            names[header[0] : names.index(b"\0", header[0])].decode(),
+            header,
+            b"" if nobits else data[offset : offset + size],
+        )
 
 
 def _info_records(data):
@@ -61,7 +86,7 @@ def _info_records(data):
         kind, attribute, size = struct.unpack_from("<BBH", data, at)
         at += 4
         if kind == _INFO_SIZED:
-            yield attribute, data[at:at + size]
+            yield attribute, data[at : at + size]
             at += size
 
 
@@ -89,7 +114,7 @@ def text_of(data):
 def read_cubin(data):
     """`data` (bytes of a cubin with exactly one kernel) -> Cubin. Raises ValueError for anything else."""
     sections = {name: (header, body) for name, header, body in _sections(data)}
-    kernels = [name[len(".text."):] for name in sections if name.startswith(".text.")]
+    kernels = [name[len(".text.") :] for name in sections if name.startswith(".text.")]
     if len(kernels) != 1:
         raise ValueError(f"cubin: got {len(kernels)} kernels, expected 1")
     symbol = kernels[0]
@@ -107,7 +132,15 @@ def read_cubin(data):
         raise ValueError("cubin: no register count in .nv.info; the file format changed, see tests/aot/test_inspect.py")
     shared = sections.get(".nv.shared." + symbol)
     counts, instructions = _count(sections[".text." + symbol][1])
-    return Cubin(symbol, registers, stack, shared[0][5] if shared else 0, tuple(params[i] for i in sorted(params)), instructions, counts)
+    return Cubin(
+        symbol,
+        registers,
+        stack,
+        shared[0][5] if shared else 0,
+        tuple(params[i] for i in sorted(params)),
+        instructions,
+        counts,
+    )
 
 
 # ---- gates
@@ -120,30 +153,44 @@ def problems(cubin, launch, arch):
     """Why a cubin may not be shipped: a list of sentences, empty if all is well.
 
     cubin   Cubin
-    launch  the kernel's launch facts as in the manifest: block, cluster, grid, dynamic_shared_bytes, params; and `expect`:
+    launch  the kernel's launch facts as in the manifest: block, cluster, grid, dynamic_shared_bytes, params; and
+    `expect`:
             {"HGMMA": 16} at least 16 of them, {"HGMMA": (16, 32)} from 16 to 32
     arch    "sm_90a"
     """
     target, found = ARCHS[arch], []
     threads = launch["block"][0] * launch["block"][1] * launch["block"][2]
     if cubin.stack_bytes or cubin.counts.get("LDL") or cubin.counts.get("STL"):
-        found.append(f"spills: {cubin.stack_bytes} bytes of stack a thread, {cubin.counts.get('LDL', 0)} LDL, {cubin.counts.get('STL', 0)} STL; "
-                     f"expected none (use fewer live values, or roll a loop)")
+        found.append(
+            f"spills: {cubin.stack_bytes} bytes of stack a thread, {cubin.counts.get('LDL', 0)} LDL, "
+            f"{cubin.counts.get('STL', 0)} STL; "
+            f"expected none (use fewer live values, or roll a loop)"
+        )
     if threads > MAX_THREADS_PER_CTA or threads % 32:
-        found.append(f"block {list(launch['block'])} has {threads} threads; expected whole warps, at most {MAX_THREADS_PER_CTA}")
+        found.append(
+            f"block {list(launch['block'])} has {threads} threads; expected whole warps, at most {MAX_THREADS_PER_CTA}"
+        )
     warp_registers = -(-cubin.registers * 32 // REGISTER_UNIT_PER_WARP) * REGISTER_UNIT_PER_WARP
     if cubin.registers > MAX_REGISTERS_PER_THREAD or warp_registers * -(-threads // 32) > REGISTERS_PER_SM:
         found.append(f"registers: {cubin.registers} a thread for {threads} threads; an SM has {REGISTERS_PER_SM}")
     shared = cubin.static_shared_bytes + launch["dynamic_shared_bytes"]
     if shared > target.shared_per_cta:
-        found.append(f"shared memory: {cubin.static_shared_bytes} static + {launch['dynamic_shared_bytes']} dynamic bytes; {arch} allows {target.shared_per_cta} a CTA")
+        found.append(
+            f"shared memory: {cubin.static_shared_bytes} static + {launch['dynamic_shared_bytes']} dynamic bytes; "
+            f"{arch} allows {target.shared_per_cta} a CTA"
+        )
     elif "per_sm" in launch["grid"]:
         fits = target.ctas_per_sm(threads, cubin.registers, shared)
         if fits < launch["grid"]["per_sm"]:
-            found.append(f"grid: {launch['grid']['per_sm']} CTAs an SM requested, {fits} fit ({threads} threads, {cubin.registers} registers, {shared} bytes)")
+            found.append(
+                f"grid: {launch['grid']['per_sm']} CTAs an SM requested, {fits} fit "
+                f"({threads} threads, {cubin.registers} registers, {shared} bytes)"
+            )
     sizes = param_sizes(launch["params"])
     if sizes != cubin.param_bytes:
-        found.append(f"parameters: the cubin takes {list(cubin.param_bytes)} bytes, the manifest's list has {list(sizes)}")
+        found.append(
+            f"parameters: the cubin takes {list(cubin.param_bytes)} bytes, the manifest's list has {list(sizes)}"
+        )
     for name, bound in launch.get("expect", {}).items():
         low, high = bound if isinstance(bound, (tuple, list)) else (bound, None)
         n = cubin.counts.get(name, 0)
@@ -153,12 +200,16 @@ def problems(cubin, launch, arch):
 
 
 def wgmma_problems(counts):
-    """The compiler serialises WGMMA silently (an arrive and a wait around every one) when it cannot prove that accumulators are left alone."""
+    """The compiler serialises WGMMA silently (an arrive and a wait around every one) when it cannot prove that
+    accumulators are left alone."""
     matrix = counts.get("HGMMA", 0) + counts.get("IGMMA", 0)
     arrive, wait = counts.get("WARPGROUP.ARRIVE", 0), counts.get("WARPGROUP.DEPBAR", 0)
     if matrix > 1 and max(arrive, wait) >= matrix:
-        return [f"WGMMA is serialised: {matrix} matrix instructions, {arrive} WARPGROUP.ARRIVE, {wait} WARPGROUP.DEPBAR; "
-                f"expected one of each for a whole chain (keep accumulator reads out of branches and of the loop's back edge)"]
+        return [
+            f"WGMMA is serialised: {matrix} matrix instructions, {arrive} WARPGROUP.ARRIVE, {wait} WARPGROUP.DEPBAR; "
+            "expected one of each for a whole chain "
+            "(keep accumulator reads out of branches and of the loop's back edge)"
+        ]
     return []
 
 
@@ -172,20 +223,34 @@ def matrix_kernel(cubin: Cubin) -> bool:
 
 
 def ptxas_problems(ptx: str, arch: str) -> tuple[list[str], list[str]]:
-    """What ptxas of the wheel nvidia-cuda-nvcc says of WGMMA in `ptx`: (problems, what could not be checked), sentences."""
+    """What ptxas of the wheel nvidia-cuda-nvcc says of WGMMA in `ptx`: (problems, what could not be checked),
+    sentences."""
     ptxas = package_tool("ptxas")
     if not ptxas:
-        return [], ["ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"]
+        return [], [
+            "ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"
+        ]
     with tempfile.TemporaryDirectory() as tmp:
         source = os.path.join(tmp, "kernel.ptx")
         with open(source, "w") as f:
             f.write(ptx)
-        done = subprocess.run([ptxas, f"-arch={arch}", "-v", source, "-o", os.path.join(tmp, "kernel.cubin")], capture_output=True, text=True)
+        done = subprocess.run(
+            [ptxas, f"-arch={arch}", "-v", source, "-o", os.path.join(tmp, "kernel.cubin")],
+            capture_output=True,
+            text=True,
+        )
     text = done.stdout + done.stderr
     if done.returncode:
-        return [], [f"ptxas was not asked whether it serialises WGMMA: {ptxas} does not take the PTX ({' '.join(text.split())[:200]}); "
-                    "pip install --upgrade nvidia-cuda-nvcc"]
-    return [f"ptxas: {line.partition(':')[2].strip() or line.strip()}" for line in text.splitlines() if SERIALISED.search(line)], []
+        return [], [
+            f"ptxas was not asked whether it serialises WGMMA: {ptxas} does not take the PTX "
+            f"({' '.join(text.split())[:200]}); "
+            "pip install --upgrade nvidia-cuda-nvcc"
+        ]
+    return [
+        f"ptxas: {line.partition(':')[2].strip() or line.strip()}"
+        for line in text.splitlines()
+        if SERIALISED.search(line)
+    ], []
 
 
 def hazard_problems(data: bytes) -> tuple[list[str], list[str]]:
@@ -197,12 +262,17 @@ def hazard_problems(data: bytes) -> tuple[list[str], list[str]]:
         try:
             found = clobbers(disassemble(path))
         except FileNotFoundError:
-            return [], ["not checked: registers written while a WGMMA uses them; nvdisasm is not in this Python: pip install nvidia-cuda-nvdisasm"]
+            return [], [
+                "nvdisasm did not look for registers that are written while a WGMMA uses them: "
+                "it is not in this Python; pip install nvidia-cuda-nvdisasm"
+            ]
     if not found:
         return [], []
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return [f"WGMMA in flight: R{found[0][1]} is written before the wait, by {found[0][0]!r}{more}; "
-            "the result differs from run to run (read accumulators and write operands only after the wait)"], []
+    return [
+        f"WGMMA in flight: R{found[0][1]} is written before the wait, by {found[0][0]!r}{more}; "
+        "the result differs from run to run (read accumulators and write operands only after the wait)"
+    ], []
 
 
 # ---- disassembly, for people and for tests
@@ -229,14 +299,16 @@ def disassemble(path):
     return subprocess.run([nvdisasm, "-c", str(path)], capture_output=True, text=True, check=True).stdout
 
 
-A_REGISTERS = 4             # a thread's part of a 64-row operand A in registers, of any type
+A_REGISTERS = 4  # a thread's part of a 64-row operand A in registers, of any type
 
 
 def clobbers(sass: str) -> list[tuple[str, int]]:
-    """Registers that ordinary instructions write while a WGMMA in flight uses them, as accumulator or as operand A: [(instruction, register)].
+    """Registers that ordinary instructions write while a WGMMA in flight uses them, as accumulator or as operand A:
+    [(instruction, register)].
 
-    `sass` is text of `disassemble`. The scan is linear (branches are not followed), from the first matrix instruction of a chain to the wait
-    that completes it. Such a kernel gives different bits in every run, without a spill or a warning from the compiler.
+    `sass` is text of `disassemble`. The scan is linear (branches are not followed), from the first matrix instruction
+    of a chain to the wait that completes it. Such a kernel gives different bits in every run, without a spill or a
+    warning from the compiler.
     """
     groups, open_group, found = [], set(), []
     for line in sass.splitlines():
@@ -256,7 +328,7 @@ def clobbers(sass: str) -> list[tuple[str, int]]:
                 open_group = set()
         elif wait:
             left = int(wait[1], 16)
-            groups = groups[len(groups) - left:] if left else []
+            groups = groups[len(groups) - left :] if left else []
         else:
             written = _written(text)
             busy = set().union(open_group, *groups)
@@ -264,8 +336,27 @@ def clobbers(sass: str) -> list[tuple[str, int]]:
     return found
 
 
-_NO_REGISTER_RESULT = ("ST", "BAR", "SYNCS", "ISETP", "FSETP", "HSETP", "DSETP", "RED", "UTMA", "UBLKCP", "MEMBAR", "FENCE", "CCTL", "PLOP3", "R2UR", "R2P",
-                       "WARPGROUP", "BSSY", "BSYNC")
+_NO_REGISTER_RESULT = (
+    "ST",
+    "BAR",
+    "SYNCS",
+    "ISETP",
+    "FSETP",
+    "HSETP",
+    "DSETP",
+    "RED",
+    "UTMA",
+    "UBLKCP",
+    "MEMBAR",
+    "FENCE",
+    "CCTL",
+    "PLOP3",
+    "R2UR",
+    "R2P",
+    "WARPGROUP",
+    "BSSY",
+    "BSYNC",
+)
 
 
 def _written(text):

@@ -1,8 +1,10 @@
 """Times by the host's clock, for devices without `clock.stamp`.
 
-A program is `n` calls; it returns one number that hangs on every result. Burst: the slope between a program of n and of 2n calls, so that the time to start
-a program and to wait for it cancels; what XLA does on the host for each call stays in it.
+A program is `n` calls; it returns one number that hangs on every result. Burst: the slope between a program of n and
+of 2n calls, so that the time to start a program and to wait for it cancels; what XLA does on the host for each call
+stays in it.
 """
+
 import statistics
 import time
 
@@ -12,10 +14,12 @@ import jax.numpy as jnp
 
 def program(call, n):
     """Jitted (args) -> one number that depends on every one of n calls."""
+
     def run(args):
         # the barrier keeps XLA from computing only the one slot that is used
         first = lambda result: jax.tree.leaves(jax.lax.optimization_barrier(result))[0].ravel()[0].astype(jnp.float32)
         return sum(first(call(args, i)) for i in range(n))
+
     return jax.jit(run)
 
 
@@ -42,6 +46,11 @@ def measure(call, args, n, repeats, warmup, seconds, idle):
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 4:
         times.append(once(lambda a: [long(a) for _ in range(queue)], args) / (queue * 2 * n) * 1e6)
-    times = times[len(times) // 2:]
-    return {"burst_us": statistics.median(slopes), "burst_spread_us": max(slopes) - min(slopes), "sustained_us": statistics.median(times),
-            "sustained_spread_us": max(times) - min(times), "first_s": first}
+    times = times[len(times) // 2 :]
+    return {
+        "burst_us": statistics.median(slopes),
+        "burst_spread_us": max(slopes) - min(slopes),
+        "sustained_us": statistics.median(times),
+        "sustained_spread_us": max(times) - min(times),
+        "first_s": first,
+    }

@@ -1,18 +1,22 @@
-"""What the figures are shares of: rates of this device measured in the same run, and what its tensor cores can do at most."""
+"""What the figures are shares of: rates of this device measured in the same run, and what its tensor cores can do at
+most."""
+
 import jax
 import jax.numpy as jnp
 
 from jax_fp4_indexer.bench import timing
 
-COUNTS = (1, 1, 1, 1)       # groups of one: XLA would merge two reductions of one array
+COUNTS = (1, 1, 1, 1)  # groups of one: XLA would merge two reductions of one array
 GEMM_RATES = {"bf16": "bf16_tflops", "int8": "int8_tops"}
-# Operations that the tensor cores of an SM finish in a clock, by compute capability: of the instructions that this package's kernels issue.
+# Operations that the tensor cores of an SM finish in a clock, by compute capability: of the instructions that this
+# package's kernels issue.
 # 9.0: 989 TFLOP/s bf16 and 1,979 TOP/s int8 of an H200 are 132 SMs at 1.83 GHz.
 TENSOR_RATES = {(9, 0): {"bf16": 4096, "int8": 8192}}
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """{"burst": rates, "sustained": rates} with read_gbs, bf16_tflops and int8_tops: XLA's own reduction and GEMMs on this device.
+    """{"burst": rates, "sustained": rates} with read_gbs, bf16_tflops and int8_tops: XLA's own reduction and GEMMs on
+    this device.
 
     Where the host's clock times, both are the sustained ones.
     """
@@ -41,7 +45,8 @@ def read_us(nbytes: float, rates: dict[str, float]) -> float:
 
 
 def gemm_us(work: dict[str, float], rates: dict[str, float]) -> float:
-    """Microseconds that XLA's own GEMM takes for as many operations, one type after the other. A peer, not a limit: it can be beaten."""
+    """Microseconds that XLA's own GEMM takes for as many operations, one type after the other. A peer, not a limit: it
+    can be beaten."""
     return sum(operations / rates[GEMM_RATES[kind]] for kind, operations in work.items()) / 1e6
 
 
@@ -51,10 +56,13 @@ def floor(nbytes: float, work: dict[str, float], rates: dict[str, float]) -> tup
     if read > gemm:
         return "read", read
     total = sum(work.values())
-    return " + ".join(kind if n == total else f"{n / total:.0%} {kind}" for kind, n in sorted(work.items(), reverse=True)) + " gemm", gemm
+    return " + ".join(
+        kind if n == total else f"{n / total:.0%} {kind}" for kind, n in sorted(work.items(), reverse=True)
+    ) + " gemm", gemm
 
 
 def tensor_clocks(issued: dict[str, float], capability) -> float | None:
-    """SM clocks, of all SMs together, for which `issued` operations keep the tensor cores busy; None for a device whose rates are not known."""
+    """SM clocks, of all SMs together, for which `issued` operations keep the tensor cores busy; None for a device
+    whose rates are not known."""
     rates = TENSOR_RATES.get(capability)
     return None if rates is None else sum(operations / rates[kind] for kind, operations in issued.items())

@@ -1,12 +1,23 @@
 """Rows as text: a table where it fits the width, else a block of lines a row. Needs no library."""
+
 from collections.abc import Sequence
 
-COLUMNS = (             # heading, key, format
-    ("case", "case", "s"), ("format", "format", "s"), ("layout", "scale_layout", "s"), ("sustained us", "sustained_us", ".2f"),
-    ("burst us", "median_us", ".2f"), ("in a chain", "chain_us", ".2f"), ("of tensor pipe", "sustained_tensor_share", ".0%"),
-    ("of read rate", "sustained_read_share", ".0%"), ("of XLA's GEMM", "sustained_gemm_share", ".0%"), ("busy", "busy", ".0%"),
-    ("SM MHz", "sustained_sm_mhz", ".0f"), ("plain XLA", "xla_us", ".0f"), ("reference", "reference_us", ".0f"),
-    ("published B200", "published_us", ".1f"))
+COLUMNS = (  # heading, key, format
+    ("case", "case", "s"),
+    ("format", "format", "s"),
+    ("layout", "scale_layout", "s"),
+    ("sustained us", "sustained_us", ".2f"),
+    ("burst us", "median_us", ".2f"),
+    ("in a chain", "chain_us", ".2f"),
+    ("of tensor pipe", "sustained_tensor_share", ".0%"),
+    ("of read rate", "sustained_read_share", ".0%"),
+    ("of XLA's GEMM", "sustained_gemm_share", ".0%"),
+    ("busy", "busy", ".0%"),
+    ("SM MHz", "sustained_sm_mhz", ".0f"),
+    ("plain XLA", "xla_us", ".0f"),
+    ("reference", "reference_us", ".0f"),
+    ("published B200", "published_us", ".1f"),
+)
 
 
 def cells(row: dict, columns: Sequence = COLUMNS) -> list[str]:
@@ -20,7 +31,10 @@ def text(rows: Sequence[dict], width: int = 200, columns: Sequence = COLUMNS) ->
     widths = [max(map(len, column)) for column in zip(*lines)]
     if sum(widths) + 2 * (len(widths) - 1) <= width:
         left = [form == "s" for *_, form in columns]
-        return "\n".join("  ".join(c.ljust(w) if flush else c.rjust(w) for c, w, flush in zip(line, widths, left)).rstrip() for line in lines)
+        return "\n".join(
+            "  ".join(c.ljust(w) if flush else c.rjust(w) for c, w, flush in zip(line, widths, left)).rstrip()
+            for line in lines
+        )
     names = [form == "s" for *_, form in columns]
     blocks = []
     for line in lines[1:]:

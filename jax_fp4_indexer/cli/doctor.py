@@ -1,4 +1,5 @@
 """What this machine is, which kernels each op would use here, what is missing and how to get it."""
+
 import importlib.metadata
 import itertools
 import os
@@ -14,7 +15,7 @@ from jax_fp4_indexer.configs.arch import runs_on
 from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.specs import OPS, OpSpec
 
-LAYOUT = "preordered_mma"           # the scale layout of the calls that are shown, of the two that an op may have
+LAYOUT = "preordered_mma"  # the scale layout of the calls that are shown, of the two that an op may have
 
 
 def kernel_for(op: str, select: dict[str, str], bound: int) -> str:
@@ -43,12 +44,19 @@ def calls_of(op: OpSpec) -> list[dict[str, str]]:
 
 
 def kernels_by_bound(op: OpSpec, select: dict[str, str], variants: list[dict]) -> str:
-    """What calls of one kind run, from small to large values of the op's `bound`. `variants`: of the manifest. LookupError as `kernel_for`."""
+    """What calls of one kind run, from small to large values of the op's `bound`. `variants`: of the manifest.
+    LookupError as `kernel_for`."""
     capability = runtime.capability_of(jax.devices()[0])
-    fitting = {v["bound"] for v in variants if v["op"] == op.name and v["select"] == select and runs_on(v["arch"], capability)}
+    fitting = {
+        v["bound"] for v in variants if v["op"] == op.name and v["select"] == select and runs_on(v["arch"], capability)
+    }
     limits = sorted(fitting - {0})
-    found = [(limit, kernel_for(op.name, select, limit or 1)) for limit in limits] + [(None, kernel_for(op.name, select, (limits or [0])[-1] + 1))]
-    last = [(limit, what) for (limit, what), (_, following) in zip(found, [*found[1:], (None, None)]) if what != following]
+    found = [(limit, kernel_for(op.name, select, limit or 1)) for limit in limits] + [
+        (None, kernel_for(op.name, select, (limits or [0])[-1] + 1))
+    ]
+    last = [
+        (limit, what) for (limit, what), (_, following) in zip(found, [*found[1:], (None, None)]) if what != following
+    ]
     if len(last) == 1:
         return last[0][1]
     return f"{op.bound} " + "; ".join(f"{'above' if limit is None else f'<= {limit}'}: {what}" for limit, what in last)
@@ -66,10 +74,16 @@ def gpu_facts():
     try:
         from cuda.bindings import driver as cu
     except ImportError:
-        return [("driver facts", 'cuda-python is not installed: pip install "jax-fp4-indexer[bench]" shows driver version, SM count and memory')]
+        return [
+            (
+                "driver facts",
+                'cuda-python is not installed: pip install "jax-fp4-indexer[bench]" shows driver version, '
+                "SM count and memory",
+            )
+        ]
     try:
-        error, = cu.cuInit(0)
-    except Exception as failure:            # the bindings raise RuntimeError or their own type where libcuda is absent
+        (error,) = cu.cuInit(0)
+    except Exception as failure:  # the bindings raise RuntimeError or their own type where libcuda is absent
         return [("driver", f"no CUDA driver (libcuda.so.1): {str(failure).splitlines()[0]}")]
     if error != cu.CUresult.CUDA_SUCCESS:
         return [("driver", f"cuInit answers {error.name}")]
@@ -80,18 +94,32 @@ def gpu_facts():
         device = cu.cuDeviceGet(i)[1]
         get = lambda name: cu.cuDeviceGetAttribute(getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)[1]
         name = cu.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
-        rows.append((f"GPU {i}", f"{name}, compute capability {get('COMPUTE_CAPABILITY_MAJOR')}.{get('COMPUTE_CAPABILITY_MINOR')}, {get('MULTIPROCESSOR_COUNT')} SMs, "
-                                 f"{get('L2_CACHE_SIZE') / 2**20:.0f} MiB L2, {get('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN') // 1024} KiB shared memory a CTA, "
-                                 f"{cu.cuDeviceTotalMem(device)[1] / 2**30:.0f} GiB"))
+        rows.append(
+            (
+                f"GPU {i}",
+                f"{name}, compute capability {get('COMPUTE_CAPABILITY_MAJOR')}.{get('COMPUTE_CAPABILITY_MINOR')}, "
+                f"{get('MULTIPROCESSOR_COUNT')} SMs, {get('L2_CACHE_SIZE') / 2**20:.0f} MiB L2, "
+                f"{get('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN') // 1024} KiB shared memory a CTA, "
+                f"{cu.cuDeviceTotalMem(device)[1] / 2**30:.0f} GiB",
+            )
+        )
     return rows
 
 
 def library_facts():
-    """(rows about the FFI library and the cubins, whether all is well, the manifest's variants); a problem names its remedy."""
+    """(rows about the FFI library and the cubins, whether all is well, the manifest's variants); a problem names its
+    remedy."""
     rows, sound = [], True
     try:
         library = runtime.load()
-        rows.append(("FFI library", "built for XLA FFI API {}.{}, jaxlib serves {}.{}".format(*divmod(library.jfi_ffi_api_version(), 1000), *divmod(runtime.runtime_api_version(), 1000))))
+        rows.append(
+            (
+                "FFI library",
+                "built for XLA FFI API {}.{}, jaxlib serves {}.{}".format(
+                    *divmod(library.jfi_ffi_api_version(), 1000), *divmod(runtime.runtime_api_version(), 1000)
+                ),
+            )
+        )
     except ImportError as error:
         rows, sound = [("FFI library", str(error))], False
     path = runtime.find("cubins/manifest.json")
@@ -104,11 +132,19 @@ def library_facts():
     archs = {}
     for kernel in data["kernels"]:
         archs.setdefault(kernel["arch"], []).append(kernel["name"])
-    rows.append(("cubins", (", ".join(f"{arch} ({len(names)})" for arch, names in sorted(archs.items())) or "none") + f"; DSL {data['dsl']}"))
+    rows.append(
+        (
+            "cubins",
+            (", ".join(f"{arch} ({len(names)})" for arch, names in sorted(archs.items())) or "none")
+            + f"; DSL {data['dsl']}",
+        )
+    )
     broken = manifest.altered(path.parent, data)
     if broken or not archs:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        rows.append(("cubins, problem", f"{broken[0] if broken else 'the manifest lists no kernel'}{more}; {runtime.REINSTALL}"))
+        rows.append(
+            ("cubins, problem", f"{broken[0] if broken else 'the manifest lists no kernel'}{more}; {runtime.REINSTALL}")
+        )
         sound = False
     return rows, sound, data["variants"]
 
@@ -117,10 +153,19 @@ def jax_facts():
     """(row about JAX and its devices, whether there are any)."""
     version = f"{jax.__version__}, jaxlib {jax.lib.__version__}"
     try:
-        return ("jax", f"{version}, backend {jax.default_backend()}: {', '.join(sorted({d.device_kind for d in jax.devices()}))}"), True
-    except (RuntimeError, AssertionError) as error:             # jax 0.10 asserts where a plugin was found and its platform was not
-        return ("jax", f"{version}, no device to run on ({str(error).partition(chr(10))[0] or 'no backend'}); "
-                       f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', '')!r}: unset it, or install what it names"), False
+        return (
+            "jax",
+            f"{version}, backend {jax.default_backend()}: {', '.join(sorted({d.device_kind for d in jax.devices()}))}",
+        ), True
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # jax 0.10 asserts where a plugin was found and its platform was not
+        return (
+            "jax",
+            f"{version}, no device to run on ({str(error).partition(chr(10))[0] or 'no backend'}); "
+            f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', '')!r}: unset it, or install what it names",
+        ), False
 
 
 def op_facts(variants: list[dict]) -> list[tuple[str, str, bool]]:
@@ -148,7 +193,14 @@ def run() -> int:
     row, devices = jax_facts()
     table.add_row(row[0], escape(row[1]))
     plugins = [f"{name} {_version(name)}" for name in ("jax-cuda13-plugin", "jax-cuda12-plugin") if _version(name)]
-    table.add_row("CUDA plugin", escape(", ".join(plugins) if plugins else 'none installed; for an NVIDIA GPU: pip install "jax-fp4-indexer[cuda13]" (or cuda12)'))
+    table.add_row(
+        "CUDA plugin",
+        escape(
+            ", ".join(plugins)
+            if plugins
+            else 'none installed; for an NVIDIA GPU: pip install "jax-fp4-indexer[cuda13]" (or cuda12)'
+        ),
+    )
     facts, sound, variants = library_facts()
     for name, value in [*gpu_facts(), *facts]:
         table.add_row(name, escape(value))

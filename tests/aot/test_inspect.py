@@ -1,4 +1,5 @@
 """Gates and scans, on made-up facts and on the kernels that are built; what needs a compiler is in test_build.py."""
+
 import dataclasses
 import re
 
@@ -8,28 +9,37 @@ from jax_fp4_indexer.aot import inspect, manifest
 from jax_fp4_indexer.configs.arch import ARCHS, runs_on
 
 GOOD = inspect.Cubin("k", 168, 0, 1024, (8, 4), 1000, {"HGMMA": 32, "WARPGROUP.ARRIVE": 4, "WARPGROUP.DEPBAR": 4})
-LAUNCH = {"block": [384, 1, 1], "cluster": [1, 1, 1], "grid": {"per_sm": 1}, "dynamic_shared_bytes": 200_000,
-          "params": [{"buffer": "q"}, {"i32": "tokens"}], "expect": {"HGMMA": (32, 32)}}
+LAUNCH = {
+    "block": [384, 1, 1],
+    "cluster": [1, 1, 1],
+    "grid": {"per_sm": 1},
+    "dynamic_shared_bytes": 200_000,
+    "params": [{"buffer": "q"}, {"i32": "tokens"}],
+    "expect": {"HGMMA": (32, 32)},
+}
 
 
 def test_a_good_kernel_has_no_problems():
     assert inspect.problems(GOOD, LAUNCH, "sm_90a") == []
 
 
-@pytest.mark.parametrize("facts, launch, word", [
-    ({"stack_bytes": 16}, {}, "spills: 16 bytes"),
-    ({"counts": {**GOOD.counts, "STL": 1}}, {}, "0 bytes of stack a thread, 0 LDL, 1 STL"),
-    ({"registers": 176}, {}, "registers: 176 a thread for 384 threads"),
-    ({}, {"block": [384, 3, 1]}, "1152 threads"),
-    ({}, {"block": [100, 1, 1]}, "whole warps"),
-    ({}, {"dynamic_shared_bytes": 227 * 1024 - 1023}, "1024 static + 231425 dynamic"),
-    ({}, {"grid": {"per_sm": 2}}, "2 CTAs an SM requested, 1 fit"),
-    ({"param_bytes": (8, 8)}, {}, "the cubin takes [8, 8] bytes, the manifest's list has [8, 4]"),
-    ({"param_bytes": (8,)}, {}, "the cubin takes [8] bytes"),
-    ({"counts": {}}, {}, "0 HGMMA; expected 32 to 32"),
-    ({"counts": {**GOOD.counts, "WARPGROUP.ARRIVE": 32}}, {}, "WGMMA is serialised"),
-    ({"counts": {**GOOD.counts, "WARPGROUP.DEPBAR": 33}}, {}, "WGMMA is serialised"),
-])
+@pytest.mark.parametrize(
+    "facts, launch, word",
+    [
+        ({"stack_bytes": 16}, {}, "spills: 16 bytes"),
+        ({"counts": {**GOOD.counts, "STL": 1}}, {}, "0 bytes of stack a thread, 0 LDL, 1 STL"),
+        ({"registers": 176}, {}, "registers: 176 a thread for 384 threads"),
+        ({}, {"block": [384, 3, 1]}, "1152 threads"),
+        ({}, {"block": [100, 1, 1]}, "whole warps"),
+        ({}, {"dynamic_shared_bytes": 227 * 1024 - 1023}, "1024 static + 231425 dynamic"),
+        ({}, {"grid": {"per_sm": 2}}, "2 CTAs an SM requested, 1 fit"),
+        ({"param_bytes": (8, 8)}, {}, "the cubin takes [8, 8] bytes, the manifest's list has [8, 4]"),
+        ({"param_bytes": (8,)}, {}, "the cubin takes [8] bytes"),
+        ({"counts": {}}, {}, "0 HGMMA; expected 32 to 32"),
+        ({"counts": {**GOOD.counts, "WARPGROUP.ARRIVE": 32}}, {}, "WGMMA is serialised"),
+        ({"counts": {**GOOD.counts, "WARPGROUP.DEPBAR": 33}}, {}, "WGMMA is serialised"),
+    ],
+)
 def test_each_gate_closes(facts, launch, word):
     found = inspect.problems(dataclasses.replace(GOOD, **facts), {**LAUNCH, **launch}, "sm_90a")
     assert any(word in sentence for sentence in found), found
@@ -46,7 +56,12 @@ def test_not_a_cubin():
 
 
 def test_tensor_maps_and_wide_scalars_are_sized():
-    assert inspect.param_sizes([{"tensor_map": {"buffer": "k"}}, {"i64": "n"}, {"i32": "n"}, {"buffer": "q"}]) == (128, 8, 4, 8)
+    assert inspect.param_sizes([{"tensor_map": {"buffer": "k"}}, {"i64": "n"}, {"i32": "n"}, {"buffer": "q"}]) == (
+        128,
+        8,
+        4,
+        8,
+    )
 
 
 CHAIN = """
@@ -59,10 +74,18 @@ CHAIN = """
 """
 
 
-@pytest.mark.parametrize("between, registers", [
-    ("FADD R32, R24, R25", []), ("FADD R23, R1, R2", []), ("STG.E desc[UR4][R24.64], R5", []), ("@!P0 FADD R31, R1, R2", [31]),
-    ("LDS.128 R20, [R4]", []), ("LDS.128 R21, [R4]", [24]), ("IMAD.WIDE R30, R1, 0x4, R2", [30, 31]),
-])
+@pytest.mark.parametrize(
+    "between, registers",
+    [
+        ("FADD R32, R24, R25", []),
+        ("FADD R23, R1, R2", []),
+        ("STG.E desc[UR4][R24.64], R5", []),
+        ("@!P0 FADD R31, R1, R2", [31]),
+        ("LDS.128 R20, [R4]", []),
+        ("LDS.128 R21, [R4]", [24]),
+        ("IMAD.WIDE R30, R1, 0x4, R2", [30, 31]),
+    ],
+)
 def test_a_write_to_an_accumulator_in_flight_is_found(between, registers):
     """A 64x16 tile holds 8 registers a thread, R24 .. R31; the maximum after the wait may write them."""
     assert [r for _, r in inspect.clobbers(CHAIN.format(between=between))] == registers
@@ -74,11 +97,20 @@ def test_a_group_left_in_flight_by_the_wait_stays_watched():
     assert [r for _, r in inspect.clobbers(two + "        /*0060*/   MOV R41, RZ ;\n")] == [41]
 
 
-@pytest.mark.parametrize("between, registers", [
-    ("MOV R18, RZ", [18]), ("LDS.128 R12, [R4]", []), ("LDS.128 R13, [R4]", [16]), ("LDSM.16.M88.4 R16, [R4]", [16, 17, 18, 19]),
-    ("LDSM.16.M88.2 R14, [R4]", []), ("SHFL.BFLY PT, R19, R1, 0x1, 0x1f", [19]), ("LOP3.LUT P0, R17, R1, R2, RZ, 0xc0, !PT", [17]),
-    ("ISETP.NE.AND P0, PT, R16, RZ, PT", []), ("MOV R20, R16", []),
-])
+@pytest.mark.parametrize(
+    "between, registers",
+    [
+        ("MOV R18, RZ", [18]),
+        ("LDS.128 R12, [R4]", []),
+        ("LDS.128 R13, [R4]", [16]),
+        ("LDSM.16.M88.4 R16, [R4]", [16, 17, 18, 19]),
+        ("LDSM.16.M88.2 R14, [R4]", []),
+        ("SHFL.BFLY PT, R19, R1, 0x1, 0x1f", [19]),
+        ("LOP3.LUT P0, R17, R1, R2, RZ, 0xc0, !PT", [17]),
+        ("ISETP.NE.AND P0, PT, R16, RZ, PT", []),
+        ("MOV R20, R16", []),
+    ],
+)
 def test_a_write_to_operand_a_in_flight_is_found(between, registers):
     """A in registers takes four of them: R16 .. R19."""
     chain = CHAIN.replace("R24, gdesc[UR40]", "R24, R16, gdesc[UR40]").format(between=between)
@@ -113,20 +145,40 @@ def test_ptxas_of_the_package_says_where_it_serialises():
     assert inspect.ptxas_problems(PTX.format(between="", after=WAIT), "sm_90a") == ([], [])
     for between, after in (("add.f32 %f0, %f0, %f0;", WAIT), ("", "")):
         problems, unchecked = inspect.ptxas_problems(PTX.format(between=between, after=after), "sm_90a")
-        assert unchecked == [] and len(problems) == 1 and "C7517" in problems[0] and "wait_group is injected" in problems[0]
+        assert (
+            unchecked == []
+            and len(problems) == 1
+            and "C7517" in problems[0]
+            and "wait_group is injected" in problems[0]
+        )
 
 
-@pytest.mark.parametrize("line", [
-    "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources in function 'k'",
-    "ptxas info    : (C7514) Potential Performance Loss", "ptxas info    : (C7517) wgmma.wait_group is injected in around line 13",
-    "ptxas info    : Potential Performance Loss: wgmma.mma_async instructions are serialized due to ill formed pipeline stage in the function 'k'"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+        "insufficient register resources in function 'k'",
+        "ptxas info    : (C7514) Potential Performance Loss",
+        "ptxas info    : (C7517) wgmma.wait_group is injected in around line 13",
+        "ptxas info    : Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+        "ill formed pipeline stage in the function 'k'",
+    ],
+)
 def test_each_word_for_serialised_is_known(monkeypatch, line):
-    says = lambda text, status=0: lambda *a, **k: type("Done", (), {"stdout": "", "stderr": f"ptxas info    : 0 bytes gmem\n{text}\n", "returncode": status})()
+    says = lambda text, status=0: (
+        lambda *a, **k: type(
+            "Done", (), {"stdout": "", "stderr": f"ptxas info    : 0 bytes gmem\n{text}\n", "returncode": status}
+        )()
+    )
     monkeypatch.setattr(inspect.subprocess, "run", says(line))
     assert inspect.ptxas_problems("", "sm_90a") == ([f"ptxas: {line.partition(':')[2].strip()}"], [])
     monkeypatch.setattr(inspect.subprocess, "run", says("ptxas fatal : Unsupported .version 99.0", 1))
     problems, (unchecked,) = inspect.ptxas_problems("", "sm_90a")
-    assert problems == [] and "Unsupported .version 99.0" in unchecked and "pip install --upgrade nvidia-cuda-nvcc" in unchecked
+    assert (
+        problems == []
+        and "Unsupported .version 99.0" in unchecked
+        and "pip install --upgrade nvidia-cuda-nvcc" in unchecked
+    )
 
 
 def test_gates_without_their_program_say_so(monkeypatch):
@@ -134,7 +186,10 @@ def test_gates_without_their_program_say_so(monkeypatch):
     monkeypatch.setattr(inspect.sys, "path", [])
     monkeypatch.setattr(inspect.shutil, "which", lambda name: "/usr/bin/true" if name == "ptxas" else None)
     assert inspect.package_tool("ptxas") is None
-    assert inspect.ptxas_problems("", "sm_90a") == ([], ["ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"])
+    assert inspect.ptxas_problems("", "sm_90a") == (
+        [],
+        ["ptxas was not asked whether it serialises WGMMA: it is not in this Python; pip install nvidia-cuda-nvcc"],
+    )
     problems, (unchecked,) = inspect.hazard_problems(b"")
     assert problems == [] and "pip install nvidia-cuda-nvdisasm" in unchecked
 
@@ -143,7 +198,11 @@ def test_gates_without_their_program_say_so(monkeypatch):
 def matrix_cubins():
     """{name: bytes} of every kernel built for sm_90a that uses WGMMA."""
     folder = manifest.DEFAULT_FOLDER
-    found = {entry["name"]: (folder / entry["cubin"]).read_bytes() for entry in manifest.read(folder)["kernels"] if entry["arch"] == "sm_90a"}
+    found = {
+        entry["name"]: (folder / entry["cubin"]).read_bytes()
+        for entry in manifest.read(folder)["kernels"]
+        if entry["arch"] == "sm_90a"
+    }
     return {name: data for name, data in found.items() if inspect.matrix_kernel(inspect.read_cubin(data))}
 
 
@@ -154,7 +213,8 @@ def test_no_register_of_a_built_kernel_is_written_in_flight(matrix_cubins):
 
 
 def test_a_fault_in_a_built_kernel_is_found(matrix_cubins, monkeypatch):
-    """A move is put between a matrix instruction and the wait, with a register of the accumulator or of A as its result."""
+    """A move is put between a matrix instruction and the wait, with a register of the accumulator or of A as its
+    result."""
     data = next(data for name, data in matrix_cubins.items() if ".prefill.nvfp4" in name)
     sound = inspect.disassemble
     chain = re.compile(r"( +/\*\w+\*/ +HGMMA\.64x128x16\S* R(\d+), R(\d+), [^\n]*gsb0[^\n]*\n)")
@@ -164,20 +224,41 @@ def test_a_fault_in_a_built_kernel_is_found(matrix_cubins, monkeypatch):
             text = sound(path)
             found = chain.search(text)
             register = int(found[operand]) + offset
-            return text[:found.end()] + f"        /*ffff0*/                   MOV R{register}, RZ ;\n" + text[found.end():]
+            return (
+                text[: found.end()]
+                + f"        /*ffff0*/                   MOV R{register}, RZ ;\n"
+                + text[found.end() :]
+            )
+
         return disassemble
 
     for operand, offset in ((2, 0), (2, 63), (3, 0), (3, 3)):
         monkeypatch.setattr(inspect, "disassemble", with_a_write_to(offset, operand))
         (problem,), unchecked = inspect.hazard_problems(data)
-        assert re.match(r"WGMMA in flight: R\d+ is written before the wait, by 'MOV R\d+, RZ'", problem) and unchecked == []
+        assert (
+            re.match(r"WGMMA in flight: R\d+ is written before the wait, by 'MOV R\d+, RZ'", problem)
+            and unchecked == []
+        )
 
 
-@pytest.mark.parametrize("arch, capability, expected", [
-    ("sm_80", (8, 0), True), ("sm_80", (8, 6), True), ("sm_80", (8, 9), True), ("sm_80", (7, 5), False), ("sm_80", (9, 0), False),
-    ("sm_90a", (9, 0), True), ("sm_90a", (10, 0), False), ("sm_100a", (10, 0), True), ("sm_100a", (10, 3), False),
-    ("sm_103a", (10, 3), True), ("sm_103a", (10, 0), False), ("sm_120a", (12, 0), True), ("sm_120a", (12, 1), False),
-])
+@pytest.mark.parametrize(
+    "arch, capability, expected",
+    [
+        ("sm_80", (8, 0), True),
+        ("sm_80", (8, 6), True),
+        ("sm_80", (8, 9), True),
+        ("sm_80", (7, 5), False),
+        ("sm_80", (9, 0), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_90a", (10, 0), False),
+        ("sm_100a", (10, 0), True),
+        ("sm_100a", (10, 3), False),
+        ("sm_103a", (10, 3), True),
+        ("sm_103a", (10, 0), False),
+        ("sm_120a", (12, 0), True),
+        ("sm_120a", (12, 1), False),
+    ],
+)
 def test_which_cubin_runs_where(arch, capability, expected):
     assert runs_on(arch, capability) is expected
     assert arch in ARCHS

@@ -1,4 +1,5 @@
 """The benchmark cases of the block scores: what they count, and the data that is made for them."""
+
 import dataclasses
 
 import jax
@@ -19,19 +20,25 @@ def test_counts_of_a_case():
     assert case.work(NVFP4) == {"bf16": 24576} and case.work(MXFP4) == {"int8": 24576}
     # codes and scales of queries and of two one-page pools, metadata, scores
     assert case.bytes(NVFP4) == 6 * 4 * 72 + 2 * 128 * 2 * 72 + 4 * (2 + 9) + 4 * 4 * 1 * 6
-    assert uniform("x", 1, 4, 2, 1, 1, True).visible_pairs() == 1 + 2          # two queries see nothing
+    assert uniform("x", 1, 4, 2, 1, 1, True).visible_pairs() == 1 + 2  # two queries see nothing
 
 
 def test_tiles_are_rows_of_128_by_pages_seen():
     assert cases.all_cases()["prefill_q8k_k8k"].tiles() == 64 * sum(range(1, 65))
-    assert uniform("x", 3, 4, 300, 32, 2, False).tiles() == 3 * 3              # 4 x 32 rows, three pages
-    assert uniform("x", 1, 4, 2, 128, 1, True).tiles() == 2                    # the first two queries see nothing
+    assert uniform("x", 3, 4, 300, 32, 2, False).tiles() == 3 * 3  # 4 x 32 rows, three pages
+    assert uniform("x", 1, 4, 2, 128, 1, True).tiles() == 2  # the first two queries see nothing
 
 
 def test_what_the_tensor_cores_issue():
     whole = 64 * sum(range(1, 65)) * 2 * 128**3
-    prefill, mixed, decode = (cases.all_cases()[name] for name in ("prefill_q8k_k8k", "prefill_q8k_k8k_mixed", "decode_64k"))
-    assert prefill.issued(NVFP4) == {"bf16": whole} and prefill.issued(MXFP4) == {"int8": whole} and decode.issued(NVFP4) is None
+    prefill, mixed, decode = (
+        cases.all_cases()[name] for name in ("prefill_q8k_k8k", "prefill_q8k_k8k_mixed", "decode_64k")
+    )
+    assert (
+        prefill.issued(NVFP4) == {"bf16": whole}
+        and prefill.issued(MXFP4) == {"int8": whole}
+        and decode.issued(NVFP4) is None
+    )
     assert mixed.issued(MXFP4) == {"bf16": pytest.approx(0.1 * whole), "int8": pytest.approx(0.9 * whole)}
 
 
@@ -40,7 +47,7 @@ def test_as_many_wide_pages_in_every_page_list(layout):
     case = dataclasses.replace(uniform("x", 1, 16, 1280, 4, 2, True), wide_pages=0.3)
     made = case.make(How("mxfp4", layout), calls=5)
     scales = np.asarray(made.k_scale.view("uint8")).reshape(-1, 2, 512)
-    wide = np.ptp(scales, -1).min(-1) > 8               # normal vectors alone span two or three binades
+    wide = np.ptp(scales, -1).min(-1) > 8  # normal vectors alone span two or three binades
     assert {int(wide[np.asarray(pages)].sum()) for pages in made.kv_indices} == {3}
     assert np.ptp(scales) <= 2 * block_scores.WIDE_SPAN + 4
 
@@ -55,13 +62,17 @@ def test_calls_of_a_program_read_more_than_the_l2_holds():
     """By turns from copies of the pages: as many as it takes, or as many as are made at most."""
     large, small = uniform("x", 16, 4, 65536, 1, 1, False), uniform("x", 1, 4, 1024, 1, 1, False)
     for case, copies in ((large, 3), (small, block_scores.MAX_SETS)):
-        assert copies == block_scores.MAX_SETS or (copies - 1) * case.bytes(NVFP4) < cases.COLD_BYTES <= copies * case.bytes(NVFP4)
+        assert copies == block_scores.MAX_SETS or (copies - 1) * case.bytes(
+            NVFP4
+        ) < cases.COLD_BYTES <= copies * case.bytes(NVFP4)
         made = case.make(NVFP4, calls=copies + 1)
         lists = [np.asarray(pages) for pages in made.kv_indices]
         assert made.k.shape[0] == copies * case.pages
-        assert np.array_equal(np.unique(np.concatenate(lists[:copies])), np.arange(copies * case.pages))      # no page twice
+        assert np.array_equal(
+            np.unique(np.concatenate(lists[:copies])), np.arange(copies * case.pages)
+        )  # no page twice
         assert np.array_equal(np.sort(lists[copies]), np.sort(lists[0])) and not np.array_equal(lists[copies], lists[0])
-    assert cases.COLD_BYTES > 2 * 60 * 2**20            # an H200 has 50 MiB of L2, a B200 two of 63
+    assert cases.COLD_BYTES > 2 * 60 * 2**20  # an H200 has 50 MiB of L2, a B200 two of 63
 
 
 @pytest.mark.parametrize("how", (NVFP4, MXFP4))
@@ -87,9 +98,21 @@ def test_each_call_of_a_program_reads_its_own_pages_and_so_do_the_baselines(fmt)
     assert set(baselines) == {"xla", "reference"}
     seen = []
     for i in range(3):
-        truth = oracle.evaluate(inputs.Inputs(
-            fmt, u8(made.q), u8(made.k), u8(made.q_scale), u8(made.k_scale), np.asarray(made.kv_indices[i]), np.asarray(made.cu_seqlens_q),
-            np.asarray(made.cu_seqlens_k), np.asarray(made.cu_page_offsets), 4, 256))
+        truth = oracle.evaluate(
+            inputs.Inputs(
+                fmt,
+                u8(made.q),
+                u8(made.k),
+                u8(made.q_scale),
+                u8(made.k_scale),
+                np.asarray(made.kv_indices[i]),
+                np.asarray(made.cu_seqlens_q),
+                np.asarray(made.cu_seqlens_k),
+                np.asarray(made.cu_page_offsets),
+                4,
+                256,
+            )
+        )
         seen.append(truth.expected)
         for call in (case.call(how), baselines["reference"]):
             assert not check.compare(np.asarray(jax.jit(call, static_argnums=1)(made, i)), truth, exact=False).problem
@@ -105,7 +128,12 @@ def test_cases_are_found_by_listing_the_folder_and_have_the_protocol():
     assert "block_scores" in cases.ops()
     for name, case in cases.all_cases().items():
         assert name == case.name and all(hasattr(case, member) for member in members + annotated), name
-        assert case.formats and case.scale_layouts and case.describe() and case.tags <= {"headline", "quick", "public", "cpu"}
+        assert (
+            case.formats
+            and case.scale_layouts
+            and case.describe()
+            and case.tags <= {"headline", "quick", "public", "cpu"}
+        )
         for fmt in case.formats:
             how = How(fmt, case.scale_layouts[0])
             assert case.bytes(how) > 0 and set(case.work(how)) <= {"bf16", "int8"} and sum(case.work(how).values()) > 0
@@ -115,7 +143,13 @@ def test_cases_are_found_by_listing_the_folder_and_have_the_protocol():
 
 
 def test_cases_by_name_op_and_tag():
-    assert [case.name for case in cases.select(op="block_scores")] == ["prefill_q8k_k8k", "decode_8k", "decode_16k", "decode_32k", "decode_64k"]
+    assert [case.name for case in cases.select(op="block_scores")] == [
+        "prefill_q8k_k8k",
+        "decode_8k",
+        "decode_16k",
+        "decode_32k",
+        "decode_64k",
+    ]
     assert "cpu" not in set().union(*(case.tags for case in cases.select(("all",))))
     assert [case.name for case in cases.select(("decode_64k", "cpu_decode"))] == ["decode_64k", "cpu_decode"]
     with pytest.raises(KeyError, match="no_such"):

@@ -1,4 +1,5 @@
 """The command line as a user calls it, on whatever this machine has."""
+
 import json
 import re
 import runpy
@@ -23,7 +24,12 @@ def run(*args, status=0):
 
 def test_demo_finds_what_was_planted_and_draws_it(tmp_path):
     text = run("demo", "--context", "8192", "--out", str(tmp_path))
-    rows = {name: line for line in text.splitlines() for name in ("bf16, plain XLA", "nvfp4", "mxfp4") if f"│ {name}" in line}
+    rows = {
+        name: line
+        for line in text.splitlines()
+        for name in ("bf16, plain XLA", "nvfp4", "mxfp4")
+        if f"│ {name}" in line
+    }
     assert all(re.search(r"│ +[\d.]+ (us|ms|s) │", row) for row in rows.values()), text
     for name in ("nvfp4", "mxfp4"):
         planted, recall, error = (float(x) for x in re.findall(r"([\d.]+)%", rows[name]))
@@ -39,25 +45,39 @@ def test_scores_of_the_demo_are_those_of_the_oracle(fmt):
     arrays = {name: np.asarray(x) for name, x in demo.quantised(made, fmt, 3).items()}
     arrays = {name: x if x.dtype == np.int32 else x.view(np.uint8) for name, x in arrays.items()}
     names = {"q_fp4": "q", "k_fp4": "k", "cu_seqlens_q": "cu_q", "cu_seqlens_k": "cu_k", "cu_page_offsets": "cu_p"}
-    call = inputs.Inputs(fmt, **{names.get(name, name): x for name, x in arrays.items()}, max_seqlen_q=demo.QUERIES, max_seqlen_k=8192)
+    call = inputs.Inputs(
+        fmt, **{names.get(name, name): x for name, x in arrays.items()}, max_seqlen_q=demo.QUERIES, max_seqlen_k=8192
+    )
     truth = oracle.evaluate(call)
     found = demo.score(made, fmt, 3)
-    assert not check.compare(found.scores, truth, exact=False).problem and found.nbytes == arrays["k_fp4"].nbytes + arrays["k_scale"].nbytes
+    assert (
+        not check.compare(found.scores, truth, exact=False).problem
+        and found.nbytes == arrays["k_fp4"].nbytes + arrays["k_scale"].nbytes
+    )
     assert check.compare(demo.score_bf16(made).scores, truth, exact=False).problem
     # and the codes are those of the keys: dequantised, they lie within a sixth of the largest value of a group
     keys = oracle.dequantise(arrays["k_fp4"], arrays["k_scale"], fmt)[0][arrays["kv_indices"]]
     wide = np.asarray(made.k, np.float64)
-    assert np.sqrt(np.mean((keys - wide) ** 2) / np.mean(wide ** 2)) < 0.15
+    assert np.sqrt(np.mean((keys - wide) ** 2) / np.mean(wide**2)) < 0.15
 
 
-@pytest.mark.parametrize("option, value, part", [
-    ("--out", "/proc", "--out: got /proc, expected a folder that can be made and written"), ("--context", "100", "8192"), ("--context", str(10**12), "--context: got 1000000000000, which takes"), ("--seed", "-1", "-1 is not in the range"), ("--top-k", "0", "0 is not in the range")])
+@pytest.mark.parametrize(
+    "option, value, part",
+    [
+        ("--out", "/proc", "--out: got /proc, expected a folder that can be made and written"),
+        ("--context", "100", "8192"),
+        ("--context", str(10**12), "--context: got 1000000000000, which takes"),
+        ("--seed", "-1", "-1 is not in the range"),
+        ("--top-k", "0", "0 is not in the range"),
+    ],
+)
 def test_demo_says_what_is_wrong(option, value, part):
     assert part in run("demo", option, value, status=2)
 
 
 def test_bf16_scores_of_the_demo_are_causal():
-    """A context one key past a page: the last block is visible to the last query alone, and the demo compares which blocks exist."""
+    """A context one key past a page: the last block is visible to the last query alone, and the demo compares which
+    blocks exist."""
     made = demo.make_context(8193, 0)
     exact = np.isfinite(demo.score_bf16(made).scores)
     assert exact[:, 64, 3].all() and not exact[:, 64, :3].any()
@@ -107,23 +127,70 @@ def test_bench_lists_its_cases():
 
 def test_bench_of_an_own_shape_writes_rows(tmp_path):
     path = tmp_path / "rows.json"
-    run("bench", "--b", "1", "--sq", "4", "--skv", "256", "--head-kv", "1", "--qhead-per-kv", "2", "--iters", "2", "--repeats", "2", "--warmup", "1",
-        "--scale-layout", "both", "--json", str(path))
+    run(
+        "bench",
+        "--b",
+        "1",
+        "--sq",
+        "4",
+        "--skv",
+        "256",
+        "--head-kv",
+        "1",
+        "--qhead-per-kv",
+        "2",
+        "--iters",
+        "2",
+        "--repeats",
+        "2",
+        "--warmup",
+        "1",
+        "--scale-layout",
+        "both",
+        "--json",
+        str(path),
+    )
     rows = json.loads(path.read_text())
     assert [r["scale_layout"] for r in rows] == ["public", "preordered_mma"]
     for row in rows:
         # by the host's clock, where a burst is a difference of two times: it is only as good as the machine is idle
-        assert row["case"] == "custom" and np.isfinite(row["median_us"]) and row["sustained_us"] > 0 and row["sustained_read_share"] > 0
-        assert np.isfinite(row["xla_us"]) and np.isfinite(row["reference_us"]) and row["method"] == "host clock" and row["chain_us"] is None
+        assert (
+            row["case"] == "custom"
+            and np.isfinite(row["median_us"])
+            and row["sustained_us"] > 0
+            and row["sustained_read_share"] > 0
+        )
+        assert (
+            np.isfinite(row["xla_us"])
+            and np.isfinite(row["reference_us"])
+            and row["method"] == "host clock"
+            and row["chain_us"] is None
+        )
 
 
-@pytest.mark.parametrize("args, part", [
-    (("--case", "no_such"), "--list-cases"), (("--op", "no_such"), "--op: got no_such, expected one of"), (("--case", "prefill_q8k_k8k_wide", "--format", "nvfp4"), "expected what a chosen case has"), (("--b", "2"), "--skv"), (("--format", "fp8"), "nvfp4"), (("--b", "0", "--sq", "1", "--skv", "1"), "0 is not in the range"),
-    (("--b", "1", "--sq", "1", "--skv", "1", "--head-kv", "0"), "0 is not in the range"),
-    (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder"), (("--json", ""), "--json: got an empty name"), (("--json", "/proc/rows.json"), "--json: got /proc, expected a folder"),
-    (("--case", "decode_8k", "--b", "1", "--sq", "1", "--skv", "1"), "got --case or --op and an own shape"), (("--head-kv", "2"), "an own shape needs --b"),
-    (("--non-causal",), "an own shape needs --b"), (("--b", "1", "--sq", "1", "--skv", "1000000000000"), "is not in the range"),
-    (("--b", "1000000", "--sq", "1", "--skv", "1000000"), "--b: got 1000000 sequences of 1 queries and 1000000 keys, expected at most 2^31 - 1"),
-    (("--b", "1", "--sq", "1000000", "--skv", "1000000000"), "GiB, expected what fits into the")])
+@pytest.mark.parametrize(
+    "args, part",
+    [
+        (("--case", "no_such"), "--list-cases"),
+        (("--op", "no_such"), "--op: got no_such, expected one of"),
+        (("--case", "prefill_q8k_k8k_wide", "--format", "nvfp4"), "expected what a chosen case has"),
+        (("--b", "2"), "--skv"),
+        (("--format", "fp8"), "nvfp4"),
+        (("--b", "0", "--sq", "1", "--skv", "1"), "0 is not in the range"),
+        (("--b", "1", "--sq", "1", "--skv", "1", "--head-kv", "0"), "0 is not in the range"),
+        (("--json", "/proc/nowhere/rows.json"), "--json: got /proc/nowhere, expected a folder"),
+        (("--json", ""), "--json: got an empty name"),
+        (("--json", "/proc/rows.json"), "--json: got /proc, expected a folder"),
+        (("--case", "decode_8k", "--b", "1", "--sq", "1", "--skv", "1"), "got --case or --op and an own shape"),
+        (("--head-kv", "2"), "an own shape needs --b"),
+        (("--non-causal",), "an own shape needs --b"),
+        (("--b", "1", "--sq", "1", "--skv", "1000000000000"), "is not in the range"),
+        (
+            ("--b", "1000000", "--sq", "1", "--skv", "1000000"),
+            "--b: got 1000000 sequences of 1 queries and 1000000 keys, expected at most 2^31 - 1",
+        ),
+        (("--b", "1", "--sq", "1000000", "--skv", "1000000000"), "GiB, expected what fits into the"),
+    ],
+)
 def test_bench_says_what_is_wrong(args, part):
     assert part in run("bench", *args, status=2)

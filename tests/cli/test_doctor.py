@@ -1,4 +1,6 @@
-"""`doctor` and the loader on installations with something missing or broken: a row or an ImportError with a remedy, never a traceback or a crash."""
+"""`doctor` and the loader on installations with something missing or broken: a row or an ImportError with a remedy,
+never a traceback or a crash."""
+
 import dataclasses
 import json
 import pathlib
@@ -14,8 +16,22 @@ from jax_fp4_indexer.primitives import runtime
 
 LIBRARY = f"_lib/{runtime.LIBRARY}"
 REMEDY = "reinstall jax_fp4_indexer"
-ENTRY = {"name": "k", "arch": "sm_80", "cubin": "sm_80/k.cubin", "sha256": "0" * 64, "symbol": "k", "source": "k", "fingerprint": "", "block": [32, 1, 1], "params": [],
-         "registers": 1, "spill_bytes": 0, "static_shared_bytes": 0, "dynamic_shared_bytes": 0, "instructions": 1}
+ENTRY = {
+    "name": "k",
+    "arch": "sm_80",
+    "cubin": "sm_80/k.cubin",
+    "sha256": "0" * 64,
+    "symbol": "k",
+    "source": "k",
+    "fingerprint": "",
+    "block": [32, 1, 1],
+    "params": [],
+    "registers": 1,
+    "spill_bytes": 0,
+    "static_shared_bytes": 0,
+    "dynamic_shared_bytes": 0,
+    "instructions": 1,
+}
 
 
 @pytest.fixture
@@ -34,7 +50,9 @@ def installed(tmp_path, monkeypatch):
 
 
 def manifest_of(root, **changes):
-    (root / "cubins" / "manifest.json").write_text(json.dumps({"schema": 2, "dsl": "x", "fingerprint": "", "ops": [], "kernels": [], "variants": [], **changes}))
+    (root / "cubins" / "manifest.json").write_text(
+        json.dumps({"schema": 2, "dsl": "x", "fingerprint": "", "ops": [], "kernels": [], "variants": [], **changes})
+    )
 
 
 def facts():
@@ -51,18 +69,25 @@ def test_a_damaged_and_a_missing_cubin(installed):
     assert "sm_80/k.cubin is absent" in text and REMEDY in text and not sound
 
 
-@pytest.mark.parametrize("change, part", [
-    (lambda path: path.write_text(path.read_text()[:200]), "not JSON"),
-    (lambda path: path.write_bytes(b""), "not JSON"),
-    (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
-    (lambda path: path.write_text("[]"), "schema None"),
-    (lambda path: path.write_text(path.read_text().replace('"schema": 2', '"schema": 3')), "schema 3, this version reads 2"),
-    (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
-    (lambda path: path.write_text('{"schema": 2}'), "the file has no 'dsl' of the right type"),
-    (lambda path: path.write_text(path.read_text().replace('"sm_80"', '"sm_999"')), "kernels[0] is for 'sm_999'"),
-    (lambda path: path.write_text(path.read_text().replace('"sm_80/', '"../')), "outside of the folder"),
-    (lambda path: manifest_of(path.parents[1]), "the manifest lists no kernel"),
-    (lambda path: path.unlink(), "no cubins/manifest.json")])
+@pytest.mark.parametrize(
+    "change, part",
+    [
+        (lambda path: path.write_text(path.read_text()[:200]), "not JSON"),
+        (lambda path: path.write_bytes(b""), "not JSON"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
+        (lambda path: path.write_text("[]"), "schema None"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"schema": 2', '"schema": 3')),
+            "schema 3, this version reads 2",
+        ),
+        (lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
+        (lambda path: path.write_text('{"schema": 2}'), "the file has no 'dsl' of the right type"),
+        (lambda path: path.write_text(path.read_text().replace('"sm_80"', '"sm_999"')), "kernels[0] is for 'sm_999'"),
+        (lambda path: path.write_text(path.read_text().replace('"sm_80/', '"../')), "outside of the folder"),
+        (lambda path: manifest_of(path.parents[1]), "the manifest lists no kernel"),
+        (lambda path: path.unlink(), "no cubins/manifest.json"),
+    ],
+)
 def test_a_broken_manifest(installed, change, part):
     change(installed / "cubins" / "manifest.json")
     text, sound = facts()
@@ -73,7 +98,7 @@ def test_a_broken_manifest(installed, change, part):
 def test_a_library_that_was_cut_short_is_refused_before_it_is_mapped(installed, share):
     """Mapped, it would end the process with SIGBUS."""
     path = installed / LIBRARY
-    path.write_bytes(path.read_bytes()[:int(share * path.stat().st_size)])
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(ImportError, match=f"(?s)does not load.*{REMEDY}"):
         runtime.load()
     text, sound = facts()
@@ -95,21 +120,32 @@ def test_the_whole_library_passes():
 def test_jax_without_a_device(monkeypatch, error):
     def fail(*_):
         raise error
+
     monkeypatch.setattr(jax, "default_backend", fail)
     monkeypatch.setattr(jax, "devices", fail)
     result = CliRunner().invoke(main, ["doctor"])
-    assert result.exit_code == 1 and "no device to run on" in result.output and "unset it" in " ".join(result.output.replace("│", " ").split()), result.output
+    assert (
+        result.exit_code == 1
+        and "no device to run on" in result.output
+        and "unset it" in " ".join(result.output.replace("│", " ").split())
+    ), result.output
     for command in ("demo", "bench"):
         result = CliRunner().invoke(main, [command])
-        assert result.exit_code == 1 and "Error: JAX has no device to run on" in result.output and "Unset JAX_PLATFORMS" in result.output, result.output
+        assert (
+            result.exit_code == 1
+            and "Error: JAX has no device to run on" in result.output
+            and "Unset JAX_PLATFORMS" in result.output
+        ), result.output
 
 
 @pytest.fixture
 def gpu_of(monkeypatch):
     """Makes the default device look like a GPU of the capability that is passed."""
+
     def pretend(capability):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(runtime, "capability_of", lambda device: capability)
+
     return pretend
 
 
@@ -120,16 +156,30 @@ def rows_of(text):
         cells = [cell.strip() for cell in line.split("│")[1:-1]]
         if len(cells) == 2:
             name = cells[0] or name
-            rows[name] = f"{rows[name]} {cells[1]}" if not cells[0] else cells[1] if name not in rows else f"{rows[name]} / {cells[1]}"
+            rows[name] = (
+                f"{rows[name]} {cells[1]}"
+                if not cells[0]
+                else cells[1]
+                if name not in rows
+                else f"{rows[name]} / {cells[1]}"
+            )
     return rows
 
 
 BLOCK_SCORES = {f"block_scores, {path}, {fmt}" for path in ("decode", "prefill") for fmt in ("nvfp4", "mxfp4")}
 
 
-@pytest.mark.parametrize("capability, kind", [
-    ((8, 0), "portable sm_80"), ((8, 9), "portable sm_80"), ((9, 0), "native sm_90a"), ((10, 0), "native sm_100a"), ((10, 3), "native sm_103a"),
-    ((12, 0), "portable sm_120a")])
+@pytest.mark.parametrize(
+    "capability, kind",
+    [
+        ((8, 0), "portable sm_80"),
+        ((8, 9), "portable sm_80"),
+        ((9, 0), "native sm_90a"),
+        ((10, 0), "native sm_100a"),
+        ((10, 3), "native sm_103a"),
+        ((12, 0), "portable sm_120a"),
+    ],
+)
 def test_a_gpu_gets_the_kernels_of_its_arch(gpu_of, capability, kind):
     gpu_of(capability)
     result = CliRunner().invoke(main, ["doctor"])
@@ -140,7 +190,7 @@ def test_a_gpu_gets_the_kernels_of_its_arch(gpu_of, capability, kind):
         for call in rows[name].split("; "):
             what = call.partition(": ")[2] or call
             assert what.startswith(f"{kind} kernels ") and fmt in what, (name, rows[name])
-        assert path in what, (name, rows[name])                 # of many columns: a prefill of few runs decode kernels
+        assert path in what, (name, rows[name])  # of many columns: a prefill of few runs decode kernels
 
 
 def test_the_kernels_that_the_doctor_names_are_those_of_the_launch(gpu_of):
@@ -150,7 +200,9 @@ def test_the_kernels_that_the_doctor_names_are_those_of_the_launch(gpu_of):
     found = dict(part.split(": ") for part in text.removeprefix("max_seqlen_q * (heads_q / heads_kv) ").split("; "))
     assert list(found) == ["<= 16", "<= 32", "above"]
     for bound, limit in ((1, "<= 16"), (16, "<= 16"), (17, "<= 32"), (32, "<= 32"), (33, "above"), (10**6, "above")):
-        kernels = runtime.choose_variant((9, 0), path="decode", format="nvfp4", scale_layout="preordered_mma", bound=bound)[2]
+        kernels = runtime.choose_variant(
+            (9, 0), path="decode", format="nvfp4", scale_layout="preordered_mma", bound=bound
+        )[2]
         assert found[limit] == f"native sm_90a kernels {' + '.join(kernels)}", bound
 
 
@@ -161,7 +213,9 @@ def test_every_op_of_the_registry_has_rows(gpu_of, monkeypatch):
     monkeypatch.setattr(doctor, "OPS", {**doctor.OPS, "new_op": new})
     result = CliRunner().invoke(main, ["doctor"])
     rows = rows_of(result.output)
-    assert BLOCK_SCORES <= set(rows) and result.exit_code == 1 and "new_op" in rows["new_op, decode, nvfp4"], result.output
+    assert BLOCK_SCORES <= set(rows) and result.exit_code == 1 and "new_op" in rows["new_op, decode, nvfp4"], (
+        result.output
+    )
     for op in doctor.OPS:
         assert any(name.startswith(f"{op}, ") or name == op for name in rows)
 
@@ -171,4 +225,6 @@ def test_a_gpu_without_kernels_is_a_failure_with_a_reason(gpu_of, capability):
     gpu_of(capability)
     result = CliRunner().invoke(main, ["doctor"])
     text = rows_of(result.output)["block_scores"]
-    assert result.exit_code == 1 and "the jnp reference (" in text and f"{capability[0]}.{capability[1]}" in text, result.output
+    assert result.exit_code == 1 and "the jnp reference (" in text and f"{capability[0]}.{capability[1]}" in text, (
+        result.output
+    )

@@ -1,4 +1,5 @@
 """The source distribution: everything that its own tests and benchmarks read, and nothing that was built."""
+
 import pathlib
 import subprocess
 import sys
@@ -21,9 +22,15 @@ def names(tmp_path_factory):
 
 
 def test_what_tests_and_benchmarks_read_is_there(names):
-    wanted = [path for folder in ("tests", "benchmarks", "jax_fp4_indexer", "ffi", "examples", "docs")
-              for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".json", ".npz", ".cc", ".c", ".h", ".md", ".txt") and path.is_file()]
-    built = lambda path: any(part in ("cubins", "_lib", "__pycache__", "build", "out") for part in path.relative_to(ROOT).parts)
+    wanted = [
+        path
+        for folder in ("tests", "benchmarks", "jax_fp4_indexer", "ffi", "examples", "docs")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".json", ".npz", ".cc", ".c", ".h", ".md", ".txt") and path.is_file()
+    ]
+    built = lambda path: any(
+        part in ("cubins", "_lib", "__pycache__", "build", "out") for part in path.relative_to(ROOT).parts
+    )
     missing = {path.relative_to(ROOT).as_posix() for path in wanted if not built(path)} - names
     assert not missing
     assert {"Makefile", "pyproject.toml", "CMakeLists.txt", "README.md", "CHANGELOG.md", "LICENSE"} <= names
@@ -31,4 +38,9 @@ def test_what_tests_and_benchmarks_read_is_there(names):
 
 
 def test_nothing_that_was_built_is_there(names):
-    assert not [name for name in names if name.endswith((".cubin", ".so", ".ptx", ".png", ".o", ".pyc")) or name.startswith((".ci/", "build/", "out/", ".venv/"))]
+    assert not [
+        name
+        for name in names
+        if name.endswith((".cubin", ".so", ".ptx", ".png", ".o", ".pyc"))
+        or name.startswith((".ci/", "build/", "out/", ".venv/"))
+    ]

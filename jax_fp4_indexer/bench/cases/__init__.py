@@ -1,9 +1,10 @@
 """The benchmark cases of every op: one file an op, found by listing this folder.
 
-A new op is a new file `<op>.py` here and no edit elsewhere. The file holds CASES, a tuple of `BenchCase` whose names are unique over all
-ops. What the benchmark does with a case: `make` gives the arrays of a whole program, `call` the function that is timed, `bytes` and `work`
-what the figures are shares of, `baselines` what is timed for comparison.
+A new op is a new file `<op>.py` here and no edit elsewhere. The file holds CASES, a tuple of `BenchCase` whose names
+are unique over all ops. What the benchmark does with a case: `make` gives the arrays of a whole program, `call` the
+function that is timed, `bytes` and `work` what the figures are shares of, `baselines` what is timed for comparison.
 """
+
 import dataclasses
 import functools
 import importlib
@@ -14,7 +15,9 @@ from typing import Any, Protocol
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """In which of its forms a case is timed. `implementation`: as the op's argument of this name, None for its own choice."""
+    """In which of its forms a case is timed. `implementation`: as the op's argument of this name, None for its own
+    choice."""
+
     format: str
     scale_layout: str
     implementation: str | None = None
@@ -27,10 +30,11 @@ class BenchCase(Protocol):
     name          e.g. "decode_8k"
     formats       of `How.format`
     scale_layouts of `How.scale_layout`
-    tags          "headline": the cases of a run without arguments; "quick": those of `--quick`; "public": timed with public scales too;
-                  "cpu": what runs where there is no GPU (left out of "all")
+    tags          "headline": the cases of a run without arguments; "quick": those of `--quick`; "public": timed with
+                  public scales too; "cpu": what runs where there is no GPU (left out of "all")
     published_us  microseconds of the source's own kernel on a B200, by format
     """
+
     op: str
     name: str
     formats: tuple[str, ...]
@@ -41,9 +45,10 @@ class BenchCase(Protocol):
     def make(self, how: How, calls: int, seed: int = 0) -> Any:
         """The arrays of a program of up to `calls` calls, as a pytree.
 
-        Its first leaf must be an array of integers (codes) that every call uses: the benchmark orders calls by passing it through other
-        kernels. Calls must read different memory, together at least `COLD_BYTES`, so that L2 is cold and XLA cannot merge two calls. No
-        input is all zeros: a card needs less power for zeros, and its clock is then higher than on real data.
+        Its first leaf must be an array of integers (codes) that every call uses: the benchmark orders calls by passing
+        it through other kernels. Calls must read different memory, together at least `COLD_BYTES`, so that L2 is cold
+        and XLA cannot merge two calls. No input is all zeros: a card needs less power for zeros, and its clock is then
+        higher than on real data.
         """
 
     def call(self, how: How) -> Callable[[Any, int], Any]:
@@ -53,10 +58,12 @@ class BenchCase(Protocol):
         """Logical bytes of a call: every operand and result that is needed, counted once."""
 
     def work(self, how: How) -> dict[str, float]:
-        """Useful floating-point operations of a call, by the type in which the tensor cores can do them exactly: {"bf16": n, "int8": n}."""
+        """Useful floating-point operations of a call, by the type in which the tensor cores can do them exactly:
+        {"bf16": n, "int8": n}."""
 
     def issued(self, how: How) -> dict[str, float] | None:
-        """Operations that whole tiles of the tensor cores make of `work`, by type; None for a case that the tensor cores do not bind."""
+        """Operations that whole tiles of the tensor cores make of `work`, by type; None for a case that the tensor
+        cores do not bind."""
 
     def result_bytes(self) -> int:
         """Of one call's results."""
@@ -65,14 +72,15 @@ class BenchCase(Protocol):
         """Memory that timing the case takes at least."""
 
     def baselines(self, how: How) -> dict[str, Callable[[Any, int], Any]]:
-        """What is timed for comparison, by name, on the arrays of `make` with public scales: "xla", what a JAX user writes without a kernel
-        and which materialises what it likes; "reference", the definition under `jit`. A name is left out where the case does not fit."""
+        """What is timed for comparison, by name, on the arrays of `make` with public scales: "xla", what a JAX user
+        writes without a kernel and which materialises what it likes; "reference", the definition under `jit`. A name
+        is left out where the case does not fit."""
 
     def describe(self) -> str:
         """Its shape in a few words."""
 
 
-COLD_BYTES = 160 * 2**20        # reading this much in turn leaves nothing of it in a 60 MB L2
+COLD_BYTES = 160 * 2**20  # reading this much in turn leaves nothing of it in a 60 MB L2
 
 
 @functools.cache
@@ -82,7 +90,10 @@ def all_cases() -> dict[str, BenchCase]:
     for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
         for case in importlib.import_module(f"{__name__}.{module}").CASES:
             if case.name in found:
-                raise ValueError(f"bench/cases/{module}.py: got a second case named {case.name!r}, expected names that are unique over all ops")
+                raise ValueError(
+                    f"bench/cases/{module}.py: got a second case named {case.name!r}, "
+                    "expected names that are unique over all ops"
+                )
             found[case.name] = case
     return found
 
@@ -93,7 +104,8 @@ def ops() -> list[str]:
 
 
 def select(names=(), op: str | None = None, tag: str = "headline") -> list[BenchCase]:
-    """Cases by name, of one op or of all: no names: those with `tag`; "all": every one that a GPU is for. KeyError names an unknown one."""
+    """Cases by name, of one op or of all: no names: those with `tag`; "all": every one that a GPU is for. KeyError
+    names an unknown one."""
     of_op = {name: case for name, case in all_cases().items() if op in (None, case.op)}
     if not names:
         return [case for case in of_op.values() if tag in case.tags]

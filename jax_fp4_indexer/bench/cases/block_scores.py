@@ -1,4 +1,5 @@
 """Benchmark cases of the block scores: batches of sequences, and what one call must compute and move."""
+
 import dataclasses
 import functools
 
@@ -11,20 +12,21 @@ from jax_fp4_indexer.bench.cases import COLD_BYTES, How
 
 PAGE = 128
 SCALE_BYTES = {"nvfp4": 8, "mxfp4": 4}
-WIDE_SPAN = 12          # binades to each side: 2^24 apart, more than int8 and less than bf16 holds
-MAX_SETS = 24           # copies of the pages
+WIDE_SPAN = 12  # binades to each side: 2^24 apart, more than int8 and less than bf16 holds
+MAX_SETS = 24  # copies of the pages
 ROWS = 2**18
-MATERIALISED = 40e9     # bytes of fp32 scores that the naive baseline may take
-DECODE_QUERIES = 8      # a sequence's queries up to which a call is bound by memory
+MATERIALISED = 40e9  # bytes of fp32 scores that the naive baseline may take
+DECODE_QUERIES = 8  # a sequence's queries up to which a call is bound by memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One batch: a `BenchCase` of lengths per sequence.
 
-    wide_pages     share of the pages in which every scale is moved by its own power of two within 2^+-WIDE_SPAN (MXFP4 only): int8 holds
-                   none of those exactly
+    wide_pages     share of the pages in which every scale is moved by its own power of two within 2^+-WIDE_SPAN (MXFP4
+                   only): int8 holds none of those exactly
     """
+
     name: str
     q_lens: tuple
     k_lens: tuple
@@ -65,7 +67,8 @@ class Case:
         return 2 * self.heads_q * 128 * self.visible_pairs()
 
     def tiles(self):
-        """Tiles of 128 query rows (heads and tokens) by one page, of the pages that a row sees some of; rows packed without gaps."""
+        """Tiles of 128 query rows (heads and tokens) by one page, of the pages that a row sees some of; rows packed
+        without gaps."""
         pages = 0
         for q, k in zip(self.q_lens, self.k_lens):
             last = np.arange(q, dtype=np.int64) + (k - q) if self.causal else np.full(q, k - 1, np.int64)
@@ -73,7 +76,8 @@ class Case:
         return self.heads_q * pages / 128
 
     def int8_share(self, fmt):
-        """Share of the products that int8 holds exactly: MXFP4 pages whose scales lie close together, as those of normal vectors do."""
+        """Share of the products that int8 holds exactly: MXFP4 pages whose scales lie close together, as those of
+        normal vectors do."""
         return 1.0 - self.wide_pages if fmt == "mxfp4" else 0.0
 
     def _by_type(self, fmt, operations):
@@ -90,7 +94,9 @@ class Case:
         """Packed codes, scales, metadata and scores."""
         row = 64 + SCALE_BYTES[how.format]
         metadata = 4 * (self.pages + 3 * (len(self.q_lens) + 1))
-        return self.tokens * self.heads_q * row + self.pages * PAGE * self.heads_kv * row + metadata + self.result_bytes()
+        return (
+            self.tokens * self.heads_q * row + self.pages * PAGE * self.heads_kv * row + metadata + self.result_bytes()
+        )
 
     def result_bytes(self) -> int:
         return 4 * self.heads_q * self.k_tiles * self.tokens
@@ -101,8 +107,10 @@ class Case:
 
     def describe(self) -> str:
         span = lambda x: str(x[0]) if len(set(x)) == 1 else f"{min(x)}..{max(x)}"
-        return (f"B={len(self.q_lens)} q={span(self.q_lens)} k={span(self.k_lens)} heads {self.heads_q}/{self.heads_kv} "
-                f"{'causal' if self.causal else 'non-causal'}")
+        return (
+            f"B={len(self.q_lens)} q={span(self.q_lens)} k={span(self.k_lens)} heads {self.heads_q}/{self.heads_kv} "
+            f"{'causal' if self.causal else 'non-causal'}"
+        )
 
     def make(self, how: How, calls: int, seed: int = 0) -> "Data":
         return make(self, how, calls, seed)
@@ -110,20 +118,38 @@ class Case:
     def call(self, how: How):
         def call(data, i):
             return jfi.fp4_indexer_block_scores(
-                data.q, data.k, data.q_scale, data.k_scale, data.cu_seqlens_q, data.cu_seqlens_k, data.cu_page_offsets,
-                max_seqlen_q=max(self.q_lens), max_seqlen_k=max(self.k_lens), kv_indices=data.kv_indices[i], fp4_format=how.format,
-                causal=self.causal, scale_layout=how.scale_layout, implementation=how.implementation)
+                data.q,
+                data.k,
+                data.q_scale,
+                data.k_scale,
+                data.cu_seqlens_q,
+                data.cu_seqlens_k,
+                data.cu_page_offsets,
+                max_seqlen_q=max(self.q_lens),
+                max_seqlen_k=max(self.k_lens),
+                kv_indices=data.kv_indices[i],
+                fp4_format=how.format,
+                causal=self.causal,
+                scale_layout=how.scale_layout,
+                implementation=how.implementation,
+            )
+
         return call
 
     def baselines(self, how: How) -> dict:
-        """"xla": dequantise to bf16, einsum, mask, maximum (uniform lengths in whole pages); "reference": the definition, page by page."""
+        """ "xla": dequantise to bf16, einsum, mask, maximum (uniform lengths in whole pages); "reference": the
+        definition, page by page."""
         plain = plain_xla(self, how.format)
-        return ({} if plain is None else {"xla": plain}) | {"reference": self.call(How(how.format, "public", "reference"))}
+        return ({} if plain is None else {"xla": plain}) | {
+            "reference": self.call(How(how.format, "public", "reference"))
+        }
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Operands shared by all calls, and one page list a call. Call i reads the pages of set i % sets, in an order of its own."""
+    """Operands shared by all calls, and one page list a call. Call i reads the pages of set i % sets, in an order of
+    its own."""
+
     q: jax.Array
     k: jax.Array
     q_scale: jax.Array
@@ -143,7 +169,9 @@ def prefix_sum(lengths):
 def _normal_rows(fmt, seed):
     """ROWS vectors of 128 normal values, quantised: codes [ROWS, 64], scales [ROWS, G]."""
     quantise = jfi.quantize_nvfp4 if fmt == "nvfp4" else jfi.quantize_mxfp4
-    return tuple(jax.jit(lambda key: tuple(quantise(jax.random.normal(key, (ROWS, 128), jnp.float32))[:2]))(jax.random.key(seed)))
+    return tuple(
+        jax.jit(lambda key: tuple(quantise(jax.random.normal(key, (ROWS, 128), jnp.float32))[:2]))(jax.random.key(seed))
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("rows",))
@@ -174,21 +202,23 @@ def make(case: Case, how: How, calls: int, seed: int = 0) -> Data:
     rng = np.random.default_rng(seed)
     pages_of = rng.permutation(pool).astype(np.int32).reshape(sets, case.pages)
     wide = round(case.wide_pages * case.pages)
-    if wide:            # as many in every set
+    if wide:  # as many in every set
         k_scale = _with_wide_pages(k_scale, pages_of[:, :wide].ravel(), jax.random.fold_in(kk, 1))
     if how.scale_layout == "preordered_mma":
         q_scale, k_scale = jfi.fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fmt)
     lists = tuple(jax.device_put([rng.permutation(pages_of[i % sets]) for i in range(calls)]))
     pages = [-(-n // 128) for n in case.k_lens]
-    return jax.block_until_ready(Data(q, k, q_scale, k_scale, prefix_sum(case.q_lens), prefix_sum(case.k_lens), prefix_sum(pages), lists))
+    return jax.block_until_ready(
+        Data(q, k, q_scale, k_scale, prefix_sum(case.q_lens), prefix_sum(case.k_lens), prefix_sum(pages), lists)
+    )
 
 
 jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data)], [])
 
 
 def plain_xla(case, fmt):
-    """Dequantise to bf16, einsum, mask, maximum, with all scores materialised. None for lengths that differ or end inside a page, and for
-    scores that do not fit."""
+    """Dequantise to bf16, einsum, mask, maximum, with all scores materialised. None for lengths that differ or end
+    inside a page, and for scores that do not fit."""
     if len(set(case.q_lens)) > 1 or len(set(case.k_lens)) > 1 or case.k_lens[0] % 128:
         return None
     batch, q_len, k_len, heads_kv = len(case.q_lens), case.q_lens[0], case.k_lens[0], case.heads_kv
@@ -207,12 +237,17 @@ def plain_xla(case, fmt):
             visible = key <= jnp.arange(q_len)[:, None] + (k_len - q_len)
             scores = jnp.where(visible[None, None, :, None], scores, -jnp.inf)
         return scores.max(-1).reshape(case.heads_q, pages, batch * q_len)
+
     return call
 
 
-def uniform(name: str, batch: int, q_len: int, k_len: int, heads_q: int, heads_kv: int, causal: bool, tags="", **published_us) -> Case:
+def uniform(
+    name: str, batch: int, q_len: int, k_len: int, heads_q: int, heads_kv: int, causal: bool, tags="", **published_us
+) -> Case:
     """A case whose sequences are all alike. `tags`: words."""
-    return Case(name, (q_len,) * batch, (k_len,) * batch, heads_q, heads_kv, causal, published_us, tags=frozenset(tags.split()))
+    return Case(
+        name, (q_len,) * batch, (k_len,) * batch, heads_q, heads_kv, causal, published_us, tags=frozenset(tags.split())
+    )
 
 
 def _decode(name, k_len, tags, **published):
@@ -248,6 +283,8 @@ CASES = (
     uniform("prefill_h32_8", 1, 8192, 8192, 32, 8, True),
     uniform("prefill_h64_1", 1, 8192, 8192, 64, 1, True),
     uniform("prefill_h16_1", 1, 8192, 8192, 16, 1, True),
-    Case("prefill_ragged", tuple(64 + 37 * i for i in range(32)), tuple(1000 + 331 * i for i in range(32)), 64, 4, True),
-    uniform("cpu_decode", 2, 4, 8192, 4, 1, False, "cpu"),          # seconds on a CPU
+    Case(
+        "prefill_ragged", tuple(64 + 37 * i for i in range(32)), tuple(1000 + 331 * i for i in range(32)), 64, 4, True
+    ),
+    uniform("cpu_decode", 2, 4, 8192, 4, 1, False, "cpu"),  # seconds on a CPU
 )
