@@ -9,7 +9,7 @@
 #                       and the newest JAX, two rebuilds of every cubin compared, and the Bazel build where Bazel is installed
 #   make test-anchors   kernels that others wrote, from a wheel that pip downloads (100 MB), in the PTX simulator
 #   make evidence       renews the lines of tests/evidence/ledger.json that are of other kernels, rows or another simulator (hours after a change of the simulator)
-#   make release-check  what must hold before a release: no line of the ledger is stale
+#   make release-check  what must hold before a release: no line of the ledger is stale, tables of times are those of the records
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
 #   make memcheck       the small cases under compute-sanitizer (CUDA toolkit), on all GPUs found;   make racecheck | synccheck: the fewest that run every kernel
@@ -99,6 +99,7 @@ evidence: cubins library
 
 release-check: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep status
+	$(BIN)/python benchmarks/report.py --check
 
 two-gpus: cubins library
 	$(BIN)/python tests/parity/two_gpus.py benchmarks/results/h200-x2/block_scores.json
