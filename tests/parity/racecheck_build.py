@@ -23,9 +23,10 @@ PATCHES = (
     # prefill: pages and queries. What one lane alone announces (of the staged form k_full and an item's description) stays one arrival, and what each lane's copies do
     # is one a lane as it is.
     ("sm90_prefill_maxima.py", "    with cute.arch.elect_one():\n        mbarrier_arrive(bar)\n", "    mbarrier_arrive(bar)\n"),
-    ("sm90_prefill.py", "(f.k_full + 8 * s), self.k_arrivals)", "(f.k_full + 8 * s), self.k_arrivals if self.k_arrivals == 1 else 32 * self.k_arrivals)"),
+    ("sm90_prefill.py", "(f.k_full + 8 * s), self.producer.k_arrivals)",
+     "(f.k_full + 8 * s), self.producer.k_arrivals if self.producer.k_arrivals == 1 else 32 * self.producer.k_arrivals)"),
     ("sm90_prefill.py", "(f.k_empty + 8 * s), f.consumer_warps)", "(f.k_empty + 8 * s), 32 * f.consumer_warps)"),
-    ("sm90_prefill.py", "(f.q_full + 8 * s), f.q_arrivals)", "(f.q_full + 8 * s), f.q_arrivals if self.in_registers else 32 * f.q_arrivals)"),
+    ("sm90_prefill.py", "(f.q_full + 8 * s), f.q_arrivals)", "(f.q_full + 8 * s), f.q_arrivals if self.producer.q_in_registers else 32 * f.q_arrivals)"),
     ("sm90_prefill.py", "(f.q_empty + 8 * s), f.consumer_warps)", "(f.q_empty + 8 * s), 32 * f.consumer_warps)"),
 )
 # One lane arrives there as before: for a page that does not exist, on a barrier that one lane announces the others on. racecheck has no word on it.

@@ -14,6 +14,8 @@ the table describes a pair of token tiles; its units, (kv head, head group), are
 `write_table` is the work of one CTA, `write_token_pages` of every warp of the launch. Both only need the metadata; nothing they write depends
 on what scratch held before. Sums that do not fall give no more entries than there is room for: ceil(q_len / 16) a sequence at most.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -41,9 +43,21 @@ def schedule_shared_bytes(threads):
 
 
 # ---------------------------------------------------------------- one sequence
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """A sequence, clamped to what exists: q_len tokens from `token` on, k_len keys, `pages` pages from position `first` of the page list on. Token i sees the keys up to
+    i + offset."""
+    token: Int32
+    q_len: Int32
+    k_len: Int32
+    first: Int32
+    pages: Int32
+    offset: Int64
+
+
 @cute.jit
 def sequence(args, b: Int32):
-    """(q0, q_len, k_len, p0, n) of sequence b as Int32, clamped to what exists, and its causal offset as Int64 (NO_LIMIT without a mask)."""
+    """Sequence b. Its offset is NO_LIMIT without a mask."""
     at = Int64(b) * 4
     cu_q, cu_k, cu_p = args.cu_seqlens_q.toint() + at, args.cu_seqlens_k.toint() + at, args.cu_page_offsets.toint() + at
     q0 = range_start(ldg32(cu_q), args.tokens, clamp_from_below)
@@ -57,7 +71,7 @@ def sequence(args, b: Int32):
         offset = Int64(k_len) - Int64(q_len)
     if args.mask == 2:
         offset = Int64(ldg32(args.qo_offset.toint() + at))
-    return q0, q_len, k_len, p0, n, offset
+    return Sequence(q0, q_len, k_len, p0, n, offset)
 
 
 def falls_at(args, b: Int32):
@@ -157,9 +171,9 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
         # pairs of tiles of `threads` sequences at a time, numbered through
         pairs = Int64(0)
         if chunk + tid < args.num_seqs:
-            q0, q_len, k_len, p0, n, offset = sequence(args, chunk + tid)
-            log2 = tile_log2(args, q_len, rows_log2)
-            pairs = Int64((((q_len + (Int32(1) << log2) - 1) >> log2) + 1) >> 1)
+            s = sequence(args, chunk + tid)
+            log2 = tile_log2(args, s.q_len, rows_log2)
+            pairs = Int64((((s.q_len + (Int32(1) << log2) - 1) >> log2) + 1) >> 1)
             if falls_at(args, chunk + tid):
                 pairs = Int64(FALL)
         below, total = block_scan(pairs, tid, sums, threads)
@@ -200,10 +214,11 @@ def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, ro
     token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b = z, z, z, z, z, z, z, z, z, z, z, z, z
     steps = Int64(0)
     if index < count:
-        s = search_shared(prefix, threads, index)
-        b = chunk + s
-        pair = index - lds32(prefix + s * 4)
-        q0, q_len, k_len, p0, n, offset = sequence(args, b)
+        found = search_shared(prefix, threads, index)
+        b = chunk + found
+        pair = index - lds32(prefix + found * 4)
+        s = sequence(args, b)
+        q0, q_len, k_len, p0, n, offset = s.token, s.q_len, s.k_len, s.first, s.pages, s.offset
         log2 = tile_log2(args, q_len, rows_log2)
         tiles = (q_len + (Int32(1) << log2) - 1) >> log2
         groups = head_groups(args, log2, rows_log2)
@@ -255,8 +270,8 @@ def pages_of_tokens(args, tokens, rows_log2: cutlass.Constexpr):
     if args.num_seqs > 0:
         found = find_all(args.cu_seqlens_q.toint(), args.num_seqs, tokens)
         for i in cutlass.range_constexpr(len(tokens)):
-            q0, q_len, k_len, p0, n, offset = sequence(args, found[i])
-            if (tokens[i] >= q0) & (tokens[i] < q0 + q_len):
-                log2 = tile_log2(args, q_len, rows_log2)
-                pages[i] = tile_pages((tokens[i] - q0) >> log2, log2, offset, n)
+            s = sequence(args, found[i])
+            if (tokens[i] >= s.token) & (tokens[i] < s.token + s.q_len):
+                log2 = tile_log2(args, s.q_len, rows_log2)
+                pages[i] = tile_pages((tokens[i] - s.token) >> log2, log2, s.offset, s.pages)
     return pages

@@ -10,6 +10,8 @@ too, and whoever holds a tile's last place writes its -inf blocks. So every slot
 
 The warp that loads pages finds the segments of the CTA and hands them to the other roles through a ring of records; it is a ring of pages ahead of them.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -44,6 +46,39 @@ class Shape(Fixed):
         self.rows = Int64(args.heads_kv) * Int64(self.groups)       # tiles that share tokens
 
 
+@dataclasses.dataclass(frozen=True)
+class TileRange:
+    """A sequence, or the tokens of no sequence: q_len tokens from `token` on, k_len keys, `blocks` pages from entry `first` of the page list on, and `tiles` query tiles, of
+    which tile x sees clamp(x + c, 0, blocks) blocks. offset: token i sees the keys up to i + offset."""
+    token: Int32
+    q_len: Int32
+    k_len: Int32
+    first: Int32
+    blocks: Int32
+    tiles: Int32
+    c: Int64
+    offset: Int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Cursor:
+    """Where the warp that schedules is.
+
+    place  next place of the share
+    stop   end of the share
+    base   sequence of lane 0; lane i has sequence base + i
+    done   places before that sequence
+    each   places of one (KV head, head group) of this lane's sequence
+    sums   places up to the end of this lane's sequence, from `done` on
+    """
+    place: Int64
+    stop: Int64
+    base: Int32
+    done: Int64
+    each: Int64
+    sums: Int64
+
+
 class Schedule(Fixed):
     def __init__(self, config, args, seqs):
         self.seqs, self.shape = seqs, Shape(config, args)
@@ -53,7 +88,7 @@ class Schedule(Fixed):
     # ---- one sequence
     @cute.jit
     def sequence(self, b):
-        """(first token, tokens, keys, first list index, blocks, tiles, c, offset) of sequence b; count and count + 1: the tokens of no sequence"""
+        """TileRange of sequence b; count and count + 1: the tokens of no sequence"""
         q0 = self.seqs.token_end()
         q_len, k_len, first, blocks, offset = self.seqs.tokens - q0, Int32(0), Int32(0), Int32(0), Int32(0)
         if b < self.seqs.count:
@@ -67,7 +102,7 @@ class Schedule(Fixed):
                 q_len = clamp(self.seqs.entry(QUERIES, 0), 0, self.seqs.tokens)
         tiles = (q_len + self.shape.tokens - 1) // self.shape.tokens
         c = ((Int64(offset) + 127) >> 7) + 1
-        return q0, q_len, k_len, first, blocks, tiles, c, offset
+        return TileRange(q0, q_len, k_len, first, blocks, tiles, c, offset)
 
     def series(self, m, n):
         """T(m) for n >= 1."""
@@ -93,9 +128,9 @@ class Schedule(Fixed):
         each = Int64(0)
         b = base + lane
         if b <= self.last:
-            _, _, _, _, blocks, tiles, c, _ = self.sequence(b)
-            if tiles > 0:
-                each = self.places(tiles, c, blocks)
+            s = self.sequence(b)
+            if s.tiles > 0:
+                each = self.places(s.tiles, s.c, s.blocks)
         return each, scan_add_s64(each * self.shape.rows, lane)
 
     @cute.jit
@@ -110,15 +145,15 @@ class Schedule(Fixed):
     # ---- walking the share
     @cute.jit
     def start(self, cta, ctas, lane):
-        """Cursor of the warp that schedules: [next place, end of the share, sequence of lane 0, places before it, this lane's weight and sum]"""
+        """The cursor at the beginning of a CTA's share."""
         total = self.total(lane)
         each, sums = self.weights(Int32(0), lane)
-        return [total * Int64(cta) // Int64(ctas), total * Int64(cta + 1) // Int64(ctas), Int32(0), Int64(0), each, sums]
+        return Cursor(total * Int64(cta) // Int64(ctas), total * Int64(cta + 1) // Int64(ctas), Int32(0), Int64(0), each, sums)
 
     @cute.jit
     def step(self, cursor, lane):
-        """(cursor past the segment, its record: pages -1 where the share has ended)"""
-        w, stop, base, done, each, sums = cursor
+        """(cursor past the segment, the words of its Segment: pages -1 where the share has ended)"""
+        w, stop, base, done, each, sums = cursor.place, cursor.stop, cursor.base, cursor.done, cursor.each, cursor.sums
         zero = Int32(0)
         words = [Int32(-1)] + [zero] * 11
         if w < stop:
@@ -137,12 +172,13 @@ class Schedule(Fixed):
             before = done + shfl64(sums, leader) - own * self.shape.rows
             taken, words = self.segment(cutlass.min(base + leader, self.last), w - before, own, stop - w)
             w = w + taken
-        return [w, stop, base, done, each, sums], words
+        return Cursor(w, stop, base, done, each, sums), words
 
     @cute.jit
     def segment(self, b, at, each, left):
         """(places taken, record) of place `at` of sequence b, which has `each` of them a (KV head, head group); `left` remain in the share"""
-        q0, q_len, k_len, first, blocks, tiles, c, offset = self.sequence(b)
+        s = self.sequence(b)
+        q0, q_len, k_len, first, blocks, tiles, c, offset = s.token, s.q_len, s.k_len, s.first, s.blocks, s.tiles, s.c, s.offset
         unit = clamp(at // each, Int64(0), self.shape.rows - 1)
         place = clamp(at - unit * each, Int64(0), each - 1)
         low, high = Int32(0), cutlass.max(tiles - 1, 0)

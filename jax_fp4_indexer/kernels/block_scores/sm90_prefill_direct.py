@@ -30,7 +30,8 @@ from ..epilogues import fill_by_table
 from ..operands.bf16 import codes_to_bf16, key_codes_to_bf16, key_scale, load_scales, query_scales_of_quarter
 from ..operands.scale_addresses import Operators, tile_bytes, tiled_offset
 from . import sm90_prefill_queries
-from .sm90_prefill import CONFIGS, Prefill, ROWS_LOG2
+from .sm90_prefill import PrefillKernel
+from .sm90_prefill_config import CONFIGS, ROWS_LOG2
 from .sm90_prefill_maxima import arrive_once, TILE_ROWS
 from .sm90_prefill_steps import AllSteps
 
@@ -48,14 +49,15 @@ def store_pairs(base, j, half, offset, pairs):
         sts32(base ^ ((j % 2 * 4 + p) * 16), j // 2 * half + offset, pair)
 
 
-class PrefillDirect(Prefill):
+class DirectProducer:
+    """See StagedProducer for what the fields say."""
     k_arrivals = FEEDERS
-    in_registers = False
+    q_in_registers = False
     skips_empty = True
 
     def __init__(self, format, scale_layout):
-        super().__init__(format, scale_layout, "direct")
-        self.two_precisions, self.steps = False, AllSteps()
+        self.format, self.scale_layout, self.config = format, scale_layout, CONFIGS["direct"]
+        self.steps = AllSteps()
         self.flagged = format == "mxfp4"
 
     @cute.jit
@@ -230,3 +232,10 @@ class PrefillDirect(Prefill):
                 found = found | words[j]
         if ((redux("or", found) & 1) != 0) & (lane == 0):
             red_or(args.scratch.toint() + 8, Int32(2))
+
+
+class PrefillDirect(PrefillKernel):
+    """format: "nvfp4" | "mxfp4"; scale_layout: "public" | "preordered_mma"."""
+
+    def __init__(self, format, scale_layout):
+        super().__init__(f"block_scores.prefill_direct.{format}.{scale_layout}", DirectProducer(format, scale_layout))

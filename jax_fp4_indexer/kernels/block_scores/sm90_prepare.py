@@ -34,10 +34,10 @@ from ..operands.bf16 import key_codes_to_bf16, key_scale, NAN_PAIR
 from ..operands.scale_addresses import Operators, SCALE_TILE, tile_bytes, tiled_offset
 from . import prefill_schedule
 from .kernel import BlockScoresKernel
+from .sm90_prefill_config import ROWS_LOG2
 
 THREADS = 256
 WARPS = THREADS // 32
-ROWS_LOG2 = 8                   # 256 query rows an item
 WORDS = PAGE * 16 // THREADS    # words of 8 codes a thread widens of a page
 BATCH = 16                      # heads of a token whose exponents a lane has in flight
 FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, two pages in turn
@@ -108,10 +108,10 @@ class Prepare(BlockScoresKernel):
     @cute.jit
     def counted_keys(self, args, flat: Int32):
         """Keys of list position `flat` that lie inside their sequence, 0 .. 128."""
-        q0, q_len, k_len, p0, n, offset = prefill_schedule.sequence(args, prefill_schedule.find(args.cu_page_offsets.toint(), args.num_seqs, flat))
+        s = prefill_schedule.sequence(args, prefill_schedule.find(args.cu_page_offsets.toint(), args.num_seqs, flat))
         counted = Int32(0)
-        if (flat >= p0) & (flat - p0 < n):
-            counted = cutlass.min(k_len - (flat - p0) * PAGE, PAGE)
+        if (flat >= s.first) & (flat - s.first < s.pages):
+            counted = cutlass.min(s.k_len - (flat - s.first) * PAGE, PAGE)
         return counted
 
     def note_page(self, args, layout, unit: Int64, flag, exponent):

@@ -27,11 +27,11 @@ def write_pattern(falls: Int32, pattern: Int32, size: cutlass.Constexpr, warp: I
 @cute.jit
 def fill_unit(args, layout, unit: Int64, lane: Int32, pattern: Int32, size: cutlass.Constexpr):
     """One warp writes one unit. Lane 0 issues the copies; `bulk_stores_have_read` before shared memory goes."""
-    base, kb, c0, some, whole, bits = fill_by_table.chunks_of_unit(args, layout, unit, lane)
+    chunks = fill_by_table.chunks_of_unit(args, layout, unit, lane)
     copied = Int32(0)
     if (args.tokens & 3) == 0:          # rows start on 16 bytes
-        copied = whole & (shl_by(Int32(1), (args.tokens >> 7) - c0) - 1)         # the last chunk may be short
-    some = some & ~copied
+        copied = chunks.whole & (shl_by(Int32(1), (args.tokens >> 7) - chunks.first) - 1)         # the last chunk may be short
+    some = chunks.some & ~copied
     while copied != 0:
         first = lowest_bit(copied)
         others = ~shr_by(copied, first)
@@ -39,11 +39,11 @@ def fill_unit(args, layout, unit: Int64, lane: Int32, pattern: Int32, size: cutl
         if others != 0:
             count = lowest_bit(others)
         if lane == 0:
-            at, left = base + Int64(c0 + first) * CHUNK_BYTES, count * CHUNK_BYTES
+            at, left = chunks.base + Int64(chunks.first + first) * CHUNK_BYTES, count * CHUNK_BYTES
             while left > 0:
                 some_bytes = cutlass.min(left, size)
                 bulk_store(at, pattern, some_bytes)
                 at, left = at + Int64(some_bytes), left - some_bytes
             bulk_stores_commit()
         copied = copied & ~shl_by(shl_by(Int32(1), count) - 1, first)
-    fill_by_table.fill_chunks(args, layout, base, kb, c0, some, whole, bits, lane)
+    fill_by_table.fill_chunks(args, layout, chunks, some, lane)

@@ -5,6 +5,8 @@ chunks that need it, 512 bytes at a time. Scores `[Hq, Ktiles, Tq]`; units are n
 the numbering cost about the same. Right for any Tq: rows that do not start on 16 bytes are written a word a lane. Where the header says that a sum falls, NaN goes
 to every slot instead.
 """
+import dataclasses
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -27,9 +29,28 @@ def fill_units(args):
     return Int64((args.tokens + 4095) // 4096) * Int64(args.heads_q) * Int64(args.k_tiles)
 
 
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """What a unit has to write.
+
+    base   address of its output row
+    kb     its block
+    first  its first chunk
+    some   chunks that need something written, a bit each
+    whole  those of them that need it everywhere
+    bits   what is written
+    """
+    base: Int64
+    kb: Int32
+    first: Int32
+    some: Int32
+    whole: Int32
+    bits: Int32
+
+
 @cute.jit
 def chunks_of_unit(args, layout, unit: Int64, lane: Int32):
-    """Of one unit: address of its output row, kb, its first chunk, the chunks that need something written and those that need it everywhere (bits), and what."""
+    """The Chunks of a unit."""
     scratch = args.scratch.toint()
     rows = Int64(args.heads_q) * Int64(args.k_tiles)
     group = unit // rows
@@ -48,32 +69,32 @@ def chunks_of_unit(args, layout, unit: Int64, lane: Int32):
     bits = fill_bits(falls)
     some = ballot_le(least, kb)
     whole = ballot_le(most, kb)
-    return args.scores.toint() + row * Int64(args.tokens) * 4, kb, c0, some, whole, bits
+    return Chunks(args.scores.toint() + row * Int64(args.tokens) * 4, kb, c0, some, whole, bits)
 
 
 @cute.jit
 def fill_unit(args, layout, unit: Int64, lane: Int32):
     """One warp writes one unit."""
-    base, kb, c0, some, whole, bits = chunks_of_unit(args, layout, unit, lane)
-    fill_chunks(args, layout, base, kb, c0, some, whole, bits, lane)
+    chunks = chunks_of_unit(args, layout, unit, lane)
+    fill_chunks(args, layout, chunks, chunks.some, lane)
 
 
 @cute.jit
-def fill_chunks(args, layout, base: Int64, kb: Int32, c0: Int32, some: Int32, whole: Int32, bits: Int32, lane: Int32):
-    """One warp writes the chunks `some` of a unit, a chunk after the other."""
+def fill_chunks(args, layout, chunks: Chunks, some: Int32, lane: Int32):
+    """One warp writes those chunks of a unit that `some` names, a chunk after the other."""
     scratch = args.scratch.toint()
     while some != 0:
         i = lowest_bit(some)
         some = some & (some - 1)
-        t0 = (c0 + i) * 128
-        if ((whole >> i) & 1) != 0:
-            fill_chunk(args, base, t0, bits, lane)
+        t0 = (chunks.first + i) * 128
+        if ((chunks.whole >> i) & 1) != 0:
+            fill_chunk(args, chunks.base, t0, chunks.bits, lane)
         else:
             for j in cutlass.range(4, unroll=1):
                 t = t0 + j * 32 + lane
                 if t < args.tokens:
-                    if ldg32(scratch + layout.token_pages + Int64(t) * 4) <= kb:
-                        stg32(base + Int64(t) * 4, bits)
+                    if ldg32(scratch + layout.token_pages + Int64(t) * 4) <= chunks.kb:
+                        stg32(chunks.base + Int64(t) * 4, chunks.bits)
 
 
 @cute.jit
