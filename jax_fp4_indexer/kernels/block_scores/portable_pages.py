@@ -6,6 +6,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
+from ..device.fixed import Fixed
 from ..device.ptx_math import and_, fmax_nan, fmul, select_f32
 from ..device.ptx_memory import ldg128, ldg32, ldg_f32, ldg_v4, lds128, stg_f32, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
@@ -47,6 +48,22 @@ class Columns:
     scale: Float32
     exponent: Int32
     store: Int32
+
+
+class Visit(Fixed):
+    """What stays the same for all pages of a visit.
+
+    slot        shared address of the warp's tile
+    kv, flat    KV head; position in the page list of the sequence's page 0
+    q, info     registers: operands of the query columns, and one word a column (`Operands.query_column`)
+    keys, raw   registers: codes and scales of the tiles in flight
+    policy      of loads of keys
+    """
+
+    def __init__(self, args, slot, kv, flat, q, info, keys, raw, policy, lane):
+        self.args, self.slot, self.kv, self.flat = args, slot, kv, flat
+        self.q, self.info, self.keys, self.raw = q, info, keys, raw
+        self.policy, self.lane = policy, lane
 
 
 class Pages:
@@ -134,35 +151,35 @@ class Pages:
         """16 bytes a lane. The keys of a decode are read once (evict first); those of a prefill by many warps."""
         return ldg128(address, offset, policy) if self.decode else ldg_v4(address, offset)
 
-    def fetch_tile(self, kc, sc, i, codes, scales, policy):
-        """Load m16 tile i after these addresses into place i of kc and sc."""
+    def fetch_tile(self, v, i, codes, scales):
+        """Load m16 tile i after these addresses into place i of the registers."""
         for r in range(2):
             row = i * 16 + r * 8
-            words = self.load_codes(codes, row * CODE_BYTES, policy)
+            words = self.load_codes(codes, row * CODE_BYTES, v.policy)
             for e in range(4):
-                kc[(i * 2 + r) * 4 + e] = words[e]
-            sc[i * 2 + r] = self.ops.load_scales(scales, row)
+                v.keys[(i * 2 + r) * 4 + e] = words[e]
+            v.raw[i * 2 + r] = self.ops.load_scales(scales, row)
 
-    def fetch(self, kc, sc, codes, scales, policy):
+    def fetch(self, v, codes, scales):
         for i in range(self.c.ahead):
-            self.fetch_tile(kc, sc, i, codes, scales, policy)
+            self.fetch_tile(v, i, codes, scales)
 
     # ------------------------------------------------------------ the plain page
-    def turn(self, kc, sc, qf, best, then_codes, then_scales, low, high, policy):
+    def multiply_loaded(self, v, best, then_codes, then_scales, low, high):
         """Multiply the `ahead` tiles that are loaded; as each is taken, load one from the addresses that follow. Keeps the range of mxfp4 scales."""
         for i in range(self.c.ahead):
-            lo, hi = [kc[i * 8 + e] for e in range(4)], [kc[i * 8 + 4 + e] for e in range(4)]
-            raw = [sc[i * 2], sc[i * 2 + 1]]
-            self.fetch_tile(kc, sc, i, then_codes, then_scales, policy)
+            lo, hi = [v.keys[i * 8 + e] for e in range(4)], [v.keys[i * 8 + 4 + e] for e in range(4)]
+            raw = [v.raw[i * 2], v.raw[i * 2 + 1]]
+            self.fetch_tile(v, i, then_codes, then_scales)
             if not self.ops.nvfp4:
                 low, high = cutlass.min(low, cutlass.min(raw[0], raw[1])), cutlass.max(high, cutlass.max(raw[0], raw[1]))
-            acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), qf, self.nt)
+            acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), v.q, self.nt)
             for x in range(2 * self.nt):
                 best[x] = fmax_nan(best[x], fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2]))
         return low, high
 
     @cute.jit
-    def plain_page(self, kc, sc, qf, best, codes, scales, next_codes, next_scales, policy):
+    def plain_page(self, v, best, codes, scales, next_codes, next_scales):
         """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand window."""
         rows = 16 * self.c.ahead                        # a multiple of 32: offsets of scales are linear in it in both layouts
         low, high = Int32(KEY_LOW), Int32(KEY_HIGH)
@@ -170,14 +187,15 @@ class Pages:
             codes, scales = codes + rows * CODE_BYTES, scales + self.ops.row_offset(rows)
             if turn + 1 == PAGE // rows:
                 codes, scales = next_codes, next_scales
-            low, high = self.turn(kc, sc, qf, best, codes, scales, low, high, policy)
+            low, high = self.multiply_loaded(v, best, codes, scales, low, high)
         return Int32((low < KEY_LOW) | (high > KEY_HIGH))
 
     # ------------------------------------------------------------ the careful page
     @cute.jit
-    def careful_page(self, args, slot, kv, flat, special, highest, qf, info, best, codes, scales, kb, lane, policy):
+    def careful_page(self, v, columns, best, codes, scales, kb):
         """Key limits a column, and any scales. Maxima of nvfp4 as in the plain page, of mxfp4 as scores (no exponent left)."""
-        tile = self.read_tile(slot, kv, flat)
+        args, lane = v.args, v.lane
+        tile = self.read_tile(v.slot, v.kv, v.flat)
         g, t = lane // 4, lane & 3
         limits, powers = [], []
         for x in cutlass.range_constexpr(2 * self.nt):
@@ -185,14 +203,14 @@ class Pages:
             limits.append(self.last_key(tile, token) - kb * PAGE)
             best[x] = Float32(NEG_INF)
             if const_expr(not self.ops.nvfp4):
-                powers.append(shfl_idx(info[x // 2], (2 * t + x % 2) * 4))
-        top = cutlass.min(highest - kb * PAGE, PAGE - 1)
+                powers.append(shfl_idx(v.info[x // 2], (2 * t + x % 2) * 4))
+        top = cutlass.min(columns.highest - kb * PAGE, PAGE - 1)
         for m in cutlass.range((top >> 4) + 1, unroll=1):
             at = codes + Int64(m) * 1024
-            lo, hi = self.load_codes(at, 0, policy), self.load_codes(at, 512, policy)
+            lo, hi = self.load_codes(at, 0, v.policy), self.load_codes(at, 512, v.policy)
             scale_at = scales + Int64(self.ops.row_offset(m * 16))
             if const_expr(self.ops.nvfp4):
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(self.ops.load_scales(scale_at, 0)), self.ops.key_scale(self.ops.load_scales(scale_at, 8)), qf, self.nt)
+                acc = self.ops.multiply(lo, hi, self.ops.key_scale(self.ops.load_scales(scale_at, 0)), self.ops.key_scale(self.ops.load_scales(scale_at, 8)), v.q, self.nt)
                 for n in cutlass.range_constexpr(self.nt):
                     best[2 * n], best[2 * n + 1] = counted_maximum([best[2 * n], best[2 * n + 1]], acc[n], m * 16 + g, limits[2 * n:2 * n + 2])
             else:
@@ -200,9 +218,9 @@ class Pages:
                 own = [and_(w >> (8 * t), 255) for w in words]
                 shifts, outside = zip(*[key_window(w) for w in words])
                 placed = [cutlass.min(cutlass.max(own[r] - shifts[r], Int32(KEY_LOW)), Int32(KEY_HIGH)) for r in range(2)]
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(placed[0]), self.ops.key_scale(placed[1]), qf, self.nt)
+                acc = self.ops.multiply(lo, hi, self.ops.key_scale(placed[0]), self.ops.key_scale(placed[1]), v.q, self.nt)
                 counted = [outside[r] * Int32(m * 16 + 8 * r + g <= top) for r in range(2)]
-                general = redux("or", counted[0] | counted[1] | special)
+                general = redux("or", counted[0] | counted[1] | columns.special)
                 for n in cutlass.range_constexpr(self.nt):
                     scores = [times_two_factors(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2]) for i in range(4)]
                     if general != 0:
@@ -220,8 +238,9 @@ class Pages:
         return fmul(r, scale)
 
     @cute.jit
-    def page(self, args, slot, kv, flat, columns, qf, info, kc, sc, kb, page, following, policy, lane):
+    def page(self, v, columns, kb, page, following):
         """Score block kb = physical page `page`; leave the first tiles of page `following` in flight if both exist."""
+        args, kv, lane = v.args, v.kv, v.lane
         exists = (page >= 0) & (page < args.num_pages)
         follows = (following >= 0) & (following < args.num_pages)
         flagged, flag = Int32(1), Int32(PAGE)
@@ -231,7 +250,7 @@ class Pages:
             best[x] = Float32(NEG_INF)
         if const_expr(self.fixup):
             layout = Scratch.layout(Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass))
-            at = Int64(flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
+            at = Int64(v.flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
             flag = ldg32(args.scratch.toint() + layout.page_flags + at * 4)          # 128 - the first key that needs it, 0 if none
             flagged = 1 - Int32(flag == 0)
             work = work & (redux("max", columns.store) + flagged >= 2)
@@ -243,22 +262,22 @@ class Pages:
             if follows:
                 other = following
             next_codes, next_scales = self.ops.block_addresses(args, other, kv, lane)
-            outside = self.plain_page(kc, sc, qf, best, codes, scales, next_codes, next_scales, policy)
+            outside = self.plain_page(v, best, codes, scales, next_codes, next_scales)
             if const_expr(not self.ops.nvfp4):
                 careful = redux("or", outside)
         exponent = columns.exponent
         if careful != 0:
             # What a plain page has fetched ahead is dropped, and fetched again below: no registers are held through the careful page for it.
             for i in cutlass.range_constexpr(self.c.ahead * 8):
-                kc[i] = Int32(0)
+                v.keys[i] = Int32(0)
             for i in cutlass.range_constexpr(self.c.ahead * 2):
-                sc[i] = Int32(0)
-            self.careful_page(args, slot, kv, flat, columns.special, columns.highest, qf, info, best, codes, scales, kb, lane, policy)
+                v.raw[i] = Int32(0)
+            self.careful_page(v, columns, best, codes, scales, kb)
             exponent = Int32(0)
         if ((not plain) | (careful != 0)) & follows:
             next_codes, next_scales = self.ops.block_addresses(args, following, kv, lane)
-            self.fetch(kc, sc, next_codes, next_scales, policy)
-        result = self.finish(best, exponent, columns.scale, lane)
+            self.fetch(v, next_codes, next_scales)
+        result = self.finish(best, exponent, columns.scale, v.lane)
         if not exists:
             result = Float32(float("nan"))
         if columns.last < kb * PAGE:
@@ -277,18 +296,19 @@ class Pages:
         info = cute.make_rmem_tensor(cute.make_layout(self.nt), Int32)
         kc = cute.make_rmem_tensor(cute.make_layout(self.c.ahead * 8), Int32)
         sc = cute.make_rmem_tensor(cute.make_layout(self.c.ahead * 2), Int32)
+        v = Visit(args, slot, tile.kv, tile.flat, qf, info, kc, sc, policy, lane)
         ids = args.kv_indices.toint() + (Int64(tile.flat) + Int64(kb)) * 4
         page, following = ldg32(ids), Int32(-1)
         if count > 1:
             following = ldg32(ids, stride * 4)
         if (page >= 0) & (page < args.num_pages):
             codes, scales = self.ops.block_addresses(args, page, tile.kv, lane)
-            self.fetch(kc, sc, codes, scales, policy)
+            self.fetch(v, codes, scales)
         columns = self.load_columns(args, tile, qf, info, lane)
         for i in cutlass.range(count, unroll=1):
             ahead = Int32(-1)
             if i + 2 < count:
                 ahead = ldg32(ids + Int64(i + 2) * (stride * 4))
-            self.page(args, slot, tile.kv, tile.flat, columns, qf, info, kc, sc, kb + i * stride, page, following, policy, lane)
+            self.page(v, columns, kb + i * stride, page, following)
             page = following
             following = ahead
