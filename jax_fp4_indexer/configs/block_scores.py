@@ -62,7 +62,7 @@ class Scratch:
 
     header       int64 total steps of this pass; int32 at byte 8: 1 if a page, 2 if a query row (3: both) needs the exact-exponent fixup; int32 at
                  byte 12: number of entries; int64 at byte 16 and 24: steps in int8 and in bf16 (bytes 8 and 16..31: MXFP4, written by kernels/block_scores/sm90_choose_precision.py);
-                 int32 at byte FALLS: 1 where a sum of queries or pages falls, so that every slot is NaN
+                 int32 at byte FALLS: 1 where a sum of queries or pages decreases, so that every slot is NaN
     entries      64 bytes each, see kernels/block_scores/prefill_schedule.py
     token_pages  int32 [tokens]; chunk_min, chunk_max int32 [ceil(tokens/128)]
     page_flags   int32 [pages_per_pass * heads_kv]: 128 - the first counted row of the page that has an exponent outside KEY_WINDOW, 0 if none does

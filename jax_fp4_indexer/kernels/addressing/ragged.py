@@ -1,8 +1,10 @@
-"""Metadata of the sequences inside a kernel: one statement of the clamps that every kernel keeps (docs/architecture.md).
+"""Metadata of the sequences inside a kernel: one statement of the clamps that every kernel keeps
+(docs/architecture.md).
 
-`Sequences` reads the prefix sums from a shared-memory table where B fits it (one memory latency for all that follows), else from global
-memory. Where a sum of queries or pages falls there is nothing to compute: every slot is NaN, and kernels go on without sequences (`falls`, `unless`).
-Whatever else the sums say, every result lies inside the buffers and every loop goes forward.
+`Sequences` reads the prefix sums from a shared-memory table where B fits it (one memory latency for all that
+follows), else from global memory. Where a sum of queries or pages decreases there is nothing to compute: every slot is
+NaN, and kernels go on without sequences (`falls`, `unless`). Whatever else the sums say, every result lies inside the
+buffers and every loop goes forward.
 """
 import copy
 
@@ -18,13 +20,15 @@ from ..device.ptx_memory import ldg32, lds32, sts32
 from ..device.ptx_warp import count_le, redux
 
 TABLE = 516                     # entries of each prefix sum held in shared memory
-FALLS = 3 * TABLE * 4           # a word a warp, 16 of them: does a sum fall in the warp's part
+FALLS = 3 * TABLE * 4           # a word a warp, 16 of them: does a sum decrease in the warp's part
 TABLE_BYTES = FALLS + 64
 PAGES, QUERIES, KEYS = 0, 1, 2  # which prefix sum
 LARGEST = 2**31 - 1
 
 
-# ---- the clamps: what two neighbouring entries of a prefix sum mean, whatever they hold. Stated again, in 64 bits, by prefill_schedule.py
+# ---- the clamps: what two neighbouring entries of a prefix sum mean, whatever they hold. Stated again, in 64 bits,
+# by prefill_schedule.py
+
 def range_start(entry, bound, clamp=clamp):
     """First element of a range, inside 0 .. bound."""
     return clamp(entry, 0, bound)
@@ -47,7 +51,8 @@ def pages_of_keys(keys):
 
 @cute.jit
 def falls_in_share(sums, count, thread, threads: cutlass.Constexpr[int]):
-    """1 if one of the prefix sums (addresses of count + 1 entries) falls at a place of this thread's share, else 0. Four places a thread in flight."""
+    """1 if one of the prefix sums (addresses of count + 1 entries) decreases at a place of this thread's share, else 0.
+    Four places a thread in flight."""
     falls, first = Int32(0), thread
     while first < count:
         at = [Int64(cutlass.min(first + j * threads, count - 1)) * 4 for j in range(4)]
@@ -97,7 +102,8 @@ class Sequences(Fixed):
             sts32(self.table + thread // 32 * 4, FALLS, falls)
 
     def falls(self, lane, threads):
-        """1 if the sum of queries or of pages falls somewhere, else 0. All lanes of a warp; `threads` as for `load`, after its barrier."""
+        """1 if the sum of queries or of pages decreases somewhere, else 0. All lanes of a warp; `threads` as for `load`,
+        after its barrier."""
         return redux("or", lds32(self.table + cutlass.min(lane, threads // 32 - 1) * 4, FALLS))
 
     def unless(self, falls):
@@ -109,13 +115,15 @@ class Sequences(Fixed):
     def entry(self, which, i):
         """Element i of a prefix sum. One of two predicated loads: no branch, so a warp's loads overlap.
 
-        The `mov` says that the register's old value is dead (ptxas would carry it, and spill it, through the loops around)."""
+        The `mov` says that the register's old value is dead (ptxas would carry it, and spill it, through the loops
+        around)."""
         return asm("{ .reg .pred p; mov.b32 $0, 0; setp.lt.s32 p, $3, " + str(TABLE) + "; @p ld.shared.b32 $0, [$1+" + str(which * TABLE * 4) + "]; "
                    "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 4, self.prefix[which] + Int64(i) * 4, self.count],
                    "=&r,r,l,r", pure=False)
 
     @cute.jit
     def total_units(self):
+        """(page of the list, KV head) units of the whole batch."""
         total = Int32(0)
         if self.count > 0:
             total = clamp(self.entry(PAGES, self.count), 0, self.indices) * self.heads_kv
@@ -137,6 +145,7 @@ class Sequences(Fixed):
 
     @cute.jit
     def key_count(self, b):
+        """k_len of sequence b."""
         following = self.entry(KEYS, b + 1)
         return length_of(self.entry(KEYS, b), following)
 
@@ -160,7 +169,8 @@ class Sequences(Fixed):
 
     @cute.jit
     def search(self, x, lane):
-        """How many sequences end at or before list index x: the sequence that holds x (count if none). All lanes of a warp, same x."""
+        """How many sequences end at or before list index x: the sequence that holds x (count if none). All lanes of a
+        warp, same x."""
         low, span = Int32(0), self.count
         while span > 32:
             step = (span + 31) >> 5
@@ -178,10 +188,12 @@ class Sequences(Fixed):
 
     @cute.jit
     def find_run(self, u, stop, lane):
-        """The first run of units that exist, from unit u on and before `stop`: consecutive blocks of one sequence and KV head.
+        """The first run of units that exist, from unit u on and before `stop`: consecutive blocks of one sequence and
+        KV head.
 
-        Sequence b owns units [first * heads_kv, (first + listed) * heads_kv), KV head by KV head. All lanes of a warp, same u.
-        Returns (unit, end of the run, sequence, KV head, block, list index); unit = end = stop where nothing is left.
+        Sequence b owns units [first * heads_kv, (first + listed) * heads_kv), KV head by KV head. All lanes of a
+        warp, same u. Returns (unit, end of the run, sequence, KV head, block, list index); unit = end = stop where
+        nothing is left.
         """
         b, head, block, index, end = Int32(0), Int32(0), Int32(0), Int32(0), stop
         found = Int32(0)

@@ -15,7 +15,8 @@ def even_share(total: Int64, worker: Int32, workers: Int32):
 
 @cute.jit
 def cut(total, shares, share):
-    """Numbers [first, stop) of a share: each share as even as can be, and neighbouring shares together too. total: below 2^31; shares: below 2^15."""
+    """Numbers [first, stop) of a share: each share as even as can be, and neighbouring shares together too. total:
+    below 2^31; shares: below 2^15."""
     each = udiv(total, shares)
     spare = total - each * shares
     return each * share + udiv(spare * share, shares), each * (share + 1) + udiv(spare * (share + 1), shares)

@@ -1,18 +1,21 @@
-"""Block scores on any GPU since Ampere: scores[hq, kb, tq] = max over the visible keys of block kb of q[tq, hq] . k, times head_scale[hq].
+"""Block scores on any GPU since Ampere: scores[hq, kb, tq] = max over the visible keys of block kb of q[tq, hq] . k,
+times head_scale[hq].
 
-mma.sync m16n8k16 on operands that a warp loads for itself, 16 bytes a lane; no barrier after the start, nothing that sm_80 lacks.
-Every warp has the same role. It goes through *visits*: some pages of one KV head of one sequence against query columns of that head, up to
-8 * column_tiles of them at a time (their operands stay in registers), more in turn. What a column sees is decided per column, so a visit is
-right for any number of queries and heads. `ahead` tiles of 16 keys are in flight while one is multiplied.
+mma.sync m16n8k16 on operands that a warp loads for itself, 16 bytes a lane; no barrier after the start, nothing that
+sm_80 lacks. Every warp has the same role. It goes through *visits*: some pages of one KV head of one sequence against
+query columns of that head, up to 8 * column_tiles of them at a time (their operands stay in registers), more of them
+one group after the other. What a column sees is decided per column, so a visit is right for any number of queries and
+heads. `ahead` tiles of 16 keys are in flight while one is multiplied.
 
 | role | visits come from | columns of a warp | -inf fill |
 |---|---|---|---|
-| decode | all (page, KV head) units, cut evenly over CTAs, dealt to their warps in turn | (head, query) of the whole sequence, query fastest | decode_fill |
-| prefill | the plan's steps (kernels/block_scores/prefill_schedule.py), cut evenly over warps | one item's rows | fill |
+| decode | all (page, KV head) units, cut evenly over CTAs, dealt to their warps round-robin | (head, query) of the whole sequence, query fastest | fill_ragged |
+| prefill | the plan's steps (kernels/block_scores/prefill_schedule.py), cut evenly over warps | one item's rows | fill_by_table |
 | fixup | as prefill, only if the header says so; scores only what the window of the fast prefill excludes | an item's rows, 8 * column_tiles at a time | none |
 
-`portable_operands.py` says how bytes become operands. A page whose keys all count for all columns takes `plain_page`; any other page,
-and in mxfp4 a page with a scale byte outside the operand window, takes `careful_page`, which decides per key and column. Both give the same bits.
+`portable_operands.py` says how bytes become operands. A page whose keys all count for all columns takes `plain_page`;
+any other page, and in mxfp4 a page with a scale byte outside the operand window, takes `careful_page`, which decides
+per key and column. Both give the same bits.
 """
 import dataclasses
 
@@ -21,12 +24,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ..addressing.ragged import TABLE_BYTES, table_from
-from .kernel import BlockScoresKernel
 from ..device.ptx_memory import evict_first, ldg32
 from ..epilogues.fill_by_table import fill_rest
 from ..epilogues.fill_ragged import fill_invisible
-from .portable_pages import Pages, Tile, TILE_BYTES
-from .prefill_items import load_item, next_cursor, TableCursor, share, start
+from .kernel import BlockScoresKernel
+from .portable_pages import TILE_BYTES, Pages, Tile
+from .prefill_items import TableCursor, load_item, next_cursor, share, start
 from .prefill_schedule import scratch_layout
 
 ROLES = ("decode", "prefill", "fixup")
@@ -35,8 +38,13 @@ PORTABLE_ITEM_ROWS = 32         # rows_per_item of the plan that goes with the p
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """column_tiles: n8 tiles of a warp; convert: the target has E4M3 conversions (sm_89 and later); item_rows: rows_per_item of the plan that is
-    walked (prefill, fixup)."""
+    """One variant.
+
+    role          "decode", "prefill" or "fixup"
+    column_tiles  n8 tiles of a warp
+    convert       the target has E4M3 conversions (sm_89 and later)
+    item_rows     query rows of an item of the schedule (prefill, fixup)
+    """
     role: str
     format: str
     scale_layout: str
@@ -58,18 +66,20 @@ class Config:
 
     @property
     def warps(self):
-        """As many as the registers allow: 168 a thread with 12 warps, 255 with 8 (the any-scale path of mxfp4 beside the columns; 32 columns keep
-        64 registers of queries)."""
+        """As many as the registers allow: 168 a thread with 12 warps, 255 with 8 (the any-scale path of mxfp4 in
+        addition to the columns; 32 columns keep 64 registers of queries)."""
         return 12 if self.format == "nvfp4" and self.column_tiles < 4 else 8
 
     @property
     def ahead(self):
-        """m16 tiles (16 keys) that a warp has in flight. 2 or 4: whole 32-row pieces of a page. Four do not fit beside 64 registers of queries."""
+        """m16 tiles (16 keys) that a warp has in flight. 2 or 4: whole 32-row pieces of a page. Four do not fit in
+        addition to 64 registers of queries."""
         return 2 if self.column_tiles == 4 else 4
 
 
 class PortableKernel(BlockScoresKernel):
-    """One kernel of the family; keyword arguments are Config's (column_tiles: 2 in the decode role, else 4, if not given)."""
+    """One kernel of the family; keyword arguments are Config's (column_tiles: 2 in the decode role, else 4, if not
+    given)."""
 
     def __init__(self, *, role, format, scale_layout, column_tiles=None, **config):
         self.c = c = Config(role, format, scale_layout, column_tiles or (2 if role == "decode" else 4), **config)
@@ -82,6 +92,7 @@ class PortableKernel(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args):
+        """One CTA: every warp has the same role."""
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
@@ -99,6 +110,7 @@ class PortableKernel(BlockScoresKernel):
     # ------------------------------------------------------------ decode
     @cute.jit
     def decode(self, args, tid, cta, ctas, warp):
+        """Units are cut evenly over CTAs, and dealt to their warps round-robin."""
         W = self.c.warps
         seqs = table_from(args, cute.arch.get_dyn_smem(cutlass.Uint8, 16).toint())
         seqs.load(tid, W * 32)
@@ -136,6 +148,7 @@ class PortableKernel(BlockScoresKernel):
     # ------------------------------------------------------------ prefill, fixup
     @cute.jit
     def prefill(self, args, tid, cta, ctas, warp):
+        """Steps are cut evenly over warps. The fixup leaves at once where the header says that nothing needs it."""
         c = self.c
         rows_log2 = c.item_rows.bit_length() - 1
         lane = tid % 32

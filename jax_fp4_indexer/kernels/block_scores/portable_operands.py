@@ -1,16 +1,17 @@
 """Bytes of keys and queries -> f16 operands of mma.sync m16n8k16, with nothing that sm_80 lacks.
 
-Keys are rows (A), query columns are columns (B). Lane (g, t) = (lane / 4, lane % 4) of a warp holds bytes 16t .. 16t+15 of key rows
-16m + g and 16m + g + 8, one 16-byte load each, and of query column 8n + g; kernels/operands/f16.py gives the order of d.
+Keys are rows (A), query columns are columns (B). Lane (g, t) = (lane / 4, lane % 4) of a warp holds bytes 16t ..
+16t+15 of key rows 16m + g and 16m + g + 8, one 16-byte load each, and of query column 8n + g; kernels/operands/f16.py
+gives the order of d.
 
 | format | key operand | query operand | score = product * |
 |---|---|---|---|
 | nvfp4 | value * scale * 2^-14, a multiple of 2^-24 | value * scale | 2^14 |
 | mxfp4 | value * 2^(byte - 133), byte in 110 .. 134 | value * 2^(byte - top + 13), top = largest byte of the row, span <= 27 | 2^(top - 134) |
 
-All of them are exact in f16. A key row of mxfp4 whose bytes leave KEY_LOW .. KEY_HIGH is shifted into it as a whole (`key_window`) if it spans no
-more; otherwise, and for a query row whose bytes span more than QUERY_SPAN or hold 255, `any_scale.mxfp4_piece` gives the score.
-Which way a score takes depends on its own key and query row alone.
+All of them are exact in f16. A key row of mxfp4 whose bytes leave KEY_LOW .. KEY_HIGH is shifted into it as a whole
+(`key_window`) if it spans no more; otherwise, and for a query row whose bytes span more than QUERY_SPAN or hold 255,
+`any_scale.mxfp4_piece` gives the score. Which way a score takes depends on its own key and query row alone.
 """
 import cutlass
 from cutlass import Float32, Int32, Int64
@@ -19,10 +20,10 @@ from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..device.integers import signed
 from ..device.mma import mma_m16n8k16
 from ..device.ptx_math import and_, bcast_half, e4m3x2_to_f16x2, hmul2, imad, shr
-from ..device.ptx_memory import ldg32, ldg_u16, ldg_u8, ldg_v4
+from ..device.ptx_memory import ldg32, ldg_u8, ldg_u16, ldg_v4
 from ..operands.any_scale import query_operands
 from ..operands.f16 import codes_to_f16
-from ..operands.scale_addresses import Masks, Operators, row_offset, SCALE_ROW, SCALE_TILE, token_offset
+from ..operands.scale_addresses import SCALE_ROW, SCALE_TILE, Masks, Operators, row_offset, token_offset
 
 KEY_LOW, KEY_HIGH = 110, 134    # mxfp4 scale bytes whose factor * 2^-14 keeps every E2M1 value exact in f16
 SHIFTABLE = (64, 191)           # key bytes for which products times 2^shift stay normal numbers
@@ -39,8 +40,8 @@ def byte_range(word):
 
 
 def key_window(word):
-    """(shift, general) of a key row with these four mxfp4 scale bytes: bytes minus shift lie in the operand window, and the scores are to be
-    multiplied by 2^shift; 0 where they lie in it already. general: 1 where no shift serves."""
+    """(shift, general) of a key row with these four mxfp4 scale bytes: bytes minus shift lie in the operand window,
+    and the scores are to be multiplied by 2^shift; 0 where they lie in it already. general: 1 where no shift serves."""
     low, high = byte_range(word)
     inside = (low >= KEY_LOW) & (high <= KEY_HIGH)
     shift = (high - KEY_HIGH) * (1 - Int32(inside))
@@ -49,7 +50,8 @@ def key_window(word):
 
 
 def query_window(word):
-    """(largest byte, general) of a query row with these four mxfp4 scale bytes. general: 1 where f16 operands do not hold the row."""
+    """(largest byte, general) of a query row with these four mxfp4 scale bytes. general: 1 where f16 operands do not
+    hold the row."""
     low, top = byte_range(word)
     return top, Int32((top - low > QUERY_SPAN) | (top == 255))
 
@@ -68,8 +70,8 @@ class Operands:
         """Two UE4M3 bytes in the low half of raw -> f16x2 of their values. Bit 7 plays no part, 0x7F is NaN."""
         if self.convert:
             return e4m3x2_to_f16x2(raw)
-        # 0 e e e e m m m at bits 14 .. 7 of a half reads as the value * 2^-8; 0x7F (0x3F80 there) becomes 0x7F80, a NaN.
-        # The two bytes' sum between the fields stays below 2^8, so it never carries into the upper one.
+        # 0 e e e e m m m at bits 14 .. 7 of a half reads as the value * 2^-8; 0x7F (0x3F80 there) becomes 0x7F80, a
+        # NaN. The two bytes' sum between the fields stays below 2^8, so it never carries into the upper one.
         v = and_(imad(and_(raw, 0x7F7F), 0x8080, Int32(0)), 0x3F803F80)
         v = v | and_(v + Int32(0x00800080), 0x40004000)
         return hmul2(v, Int32(0x5C005C00))      # * 2^8
@@ -85,7 +87,8 @@ class Operands:
         return g * 4 + t if self.public else g * SCALE_ROW + t
 
     def query_scales(self, args, head, token):
-        """Address of the first scale byte of a query row; its groups 4 .. 7, if any, are 4 or (preordered) 512 bytes further."""
+        """Address of the first scale byte of a query row; its groups 4 .. 7, if any, are 4 or (preordered) 512 bytes
+        further."""
         if self.public:
             return args.q_scale.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * self.groups
         tile_bytes = self.groups // 4 * SCALE_TILE
@@ -133,7 +136,8 @@ class Operands:
         return ldg_v4(args.q.toint() + row * CODE_BYTES + Int64((lane & 3) * 16))
 
     def query_column(self, args, head, token, lane):
-        """(16 operand registers, info) of the row. info (mxfp4): its largest scale byte, plus 256 if its scales are outside QUERY_SPAN."""
+        """(16 operand registers, info) of the row. info (mxfp4): its largest scale byte, plus 256 if its scales are
+        outside QUERY_SPAN."""
         t = lane & 3
         values = query_operands(self.query_row(args, head, token, lane))
         address = self.query_scales(args, head, token)

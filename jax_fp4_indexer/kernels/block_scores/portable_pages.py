@@ -1,4 +1,5 @@
-"""A warp's pages against its query columns: loads ahead, the plain page, the careful page, reduction over keys and the store."""
+"""A warp's pages against its query columns: loads ahead, the plain page, the careful page, reduction over keys and
+the store."""
 import dataclasses
 
 import cutlass
@@ -8,11 +9,11 @@ from cutlass import Float32, Int32, Int64, const_expr
 from ...configs.block_scores import CODE_BYTES, PAGE, QUERY_WINDOW, Scratch
 from ..device.fixed import Fixed
 from ..device.ptx_math import and_, fmax_nan, fmul, select_f32
-from ..device.ptx_memory import ldg128, ldg32, ldg_f32, ldg_v4, lds128, stg_f32, sts_v4
+from ..device.ptx_memory import ldg32, ldg128, ldg_f32, ldg_v4, lds128, stg_f32, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
 from ..epilogues.block_max import over_row_groups
 from ..operands.any_scale import counted_maximum, mxfp4_piece, query_operands, times_two_factors
-from .portable_operands import byte_range, KEY_HIGH, KEY_LOW, key_window, Operands
+from .portable_operands import KEY_HIGH, KEY_LOW, Operands, byte_range, key_window
 
 NEG_INF = float("-inf")
 TILE_BYTES = 32
@@ -20,9 +21,10 @@ TILE_BYTES = 32
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Query columns of one KV head of one sequence. Column c is row i = first + c: head `head + i // width`, token `token + i % width`
-    (`width` is q_len in the decode role, log2 of the tile width in the others), and exists below head_end and token_end.
-    Token token + j sees the keys up to min(k_len - 1 - j, key) + j. The sequence's page 0 is `flat` in the page list."""
+    """Query columns of one KV head of one sequence. Column c is row i = first + c: head `head + i // width`, token
+    `token + i % width` (`width` is q_len in the decode role, log2 of the tile width in the others), and exists below
+    head_end and token_end. Token token + j sees the keys up to min(k_len - 1 - j, key) + j. The sequence's page 0 is
+    `flat` in the page list."""
     first: Int32
     width: Int32
     token: Int32
@@ -37,9 +39,10 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """What a warp knows of its columns. lowest, highest: last key of the first and of the last token; special: some column needs the any-scale path.
-    Of the one column whose maximum this lane ends up with: its last key, the address of its scores of block 0, head scale, exponent left to apply
-    (mxfp4), and whether to store it (fixup: 1 only where it sees a flagged key, 2 always)."""
+    """What a warp knows of its columns. lowest, highest: last key of the first and of the last token; special: some
+    column needs the any-scale path. Of the one column whose maximum this lane ends up with: its last key, the address
+    of its scores of block 0, head scale, exponent left to apply (mxfp4), and whether to store it (fixup: 1 only where
+    it sees a flagged key, 2 always)."""
     lowest: Int32
     highest: Int32
     special: Int32
@@ -75,9 +78,11 @@ class Pages:
         self.ops = Operands(config.format, config.scale_layout, config.convert)
 
     # ------------------------------------------------------------ columns
-    # A tile goes through shared memory to the careful page, so that the loop over plain pages need not carry it in registers.
+    # A tile goes through shared memory to the careful page, so that the loop over plain pages need not carry it in
+    # registers.
     @cute.jit
     def write_tile(self, slot, tile, lane):
+        """Write the tile to the warp's slot."""
         cute.arch.sync_warp()
         if lane == 0:
             sts_v4(slot, [tile.first, tile.width, tile.token, tile.token_end])
@@ -85,6 +90,7 @@ class Pages:
         cute.arch.sync_warp()
 
     def read_tile(self, slot, kv, flat):
+        """The tile that `write_tile` wrote."""
         return Tile(*lds128(slot), *lds128(slot, 16), kv, flat)
 
     def column(self, tile, c):
@@ -100,6 +106,7 @@ class Pages:
         return tile.head + h * exists, tile.token + j * exists, exists
 
     def last_key(self, tile, token):
+        """Last key that a token of the tile sees; negative for none."""
         j = token - tile.token
         return cutlass.min(tile.k_len - 1 - j, tile.key) + j
 
@@ -117,7 +124,8 @@ class Pages:
 
     @cute.jit
     def load_columns(self, args, tile, qf, info, lane):
-        """Fills qf (16 registers an n8 tile) and info (one an n8 tile: column 8n + g), and says what else there is to know."""
+        """Fills qf (16 registers an n8 tile) and info (one an n8 tile: column 8n + g), and says what else there is to
+        know."""
         special = Int32(0)
         for n in cutlass.range_constexpr(self.nt):
             head, token, _ = self.column(tile, n * 8 + lane // 4)
@@ -161,12 +169,14 @@ class Pages:
             v.raw[i * 2 + r] = self.ops.load_scales(scales, row)
 
     def fetch(self, v, codes, scales):
+        """Load the first `ahead` m16 tiles of a page."""
         for i in range(self.c.ahead):
             self.fetch_tile(v, i, codes, scales)
 
     # ------------------------------------------------------------ the plain page
     def multiply_loaded(self, v, best, then_codes, then_scales, low, high):
-        """Multiply the `ahead` tiles that are loaded; as each is taken, load one from the addresses that follow. Keeps the range of mxfp4 scales."""
+        """Multiply the `ahead` tiles that are loaded; as each is taken, load one from the addresses that follow.
+        Keeps the range of mxfp4 scales."""
         for i in range(self.c.ahead):
             lo, hi = [v.keys[i * 8 + e] for e in range(4)], [v.keys[i * 8 + 4 + e] for e in range(4)]
             raw = [v.raw[i * 2], v.raw[i * 2 + 1]]
@@ -180,8 +190,10 @@ class Pages:
 
     @cute.jit
     def plain_page(self, v, best, codes, scales, next_codes, next_scales):
-        """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand window."""
-        rows = 16 * self.c.ahead                        # a multiple of 32: offsets of scales are linear in it in both layouts
+        """Every key counts for every column. Returns 1 (mxfp4) where a scale of this lane lies outside the operand
+        window."""
+        # A multiple of 32: offsets of scales are linear in it in both layouts
+        rows = 16 * self.c.ahead
         low, high = Int32(KEY_LOW), Int32(KEY_HIGH)
         for turn in cutlass.range(PAGE // rows, unroll=1):
             codes, scales = codes + rows * CODE_BYTES, scales + self.ops.row_offset(rows)
@@ -193,7 +205,8 @@ class Pages:
     # ------------------------------------------------------------ the careful page
     @cute.jit
     def careful_page(self, v, columns, best, codes, scales, kb):
-        """Key limits a column, and any scales. Maxima of nvfp4 as in the plain page, of mxfp4 as scores (no exponent left)."""
+        """Key limits a column, and any scales. Maxima of nvfp4 as in the plain page, of mxfp4 as scores (no exponent
+        left)."""
         args, lane = v.args, v.lane
         tile = self.read_tile(v.slot, v.kv, v.flat)
         g, t = lane // 4, lane & 3
@@ -251,7 +264,8 @@ class Pages:
         if const_expr(self.fixup):
             layout = Scratch.layout(Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass))
             at = Int64(v.flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
-            flag = ldg32(args.scratch.toint() + layout.page_flags + at * 4)          # 128 - the first key that needs it, 0 if none
+            # 128 - the first key that needs it, 0 if none
+            flag = ldg32(args.scratch.toint() + layout.page_flags + at * 4)
             flagged = 1 - Int32(flag == 0)
             work = work & (redux("max", columns.store) + flagged >= 2)
         plain = work & (columns.lowest >= kb * PAGE + PAGE - 1) & (columns.special == 0)
@@ -267,7 +281,8 @@ class Pages:
                 careful = redux("or", outside)
         exponent = columns.exponent
         if careful != 0:
-            # What a plain page has fetched ahead is dropped, and fetched again below: no registers are held through the careful page for it.
+            # What a plain page has fetched ahead is dropped, and fetched again below: no registers are held through
+            # the careful page for it.
             for i in cutlass.range_constexpr(self.c.ahead * 8):
                 v.keys[i] = Int32(0)
             for i in cutlass.range_constexpr(self.c.ahead * 2):

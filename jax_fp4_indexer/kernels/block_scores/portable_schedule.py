@@ -1,4 +1,5 @@
-"""The launch that writes the plan of the portable prefill: CTA 0 the item table, all warps the pages of the tokens (kernels/block_scores/prefill_schedule.py)."""
+"""The launch that writes the plan of the portable prefill: CTA 0 the item table, all warps the pages of the tokens
+(kernels/block_scores/prefill_schedule.py)."""
 import cutlass
 import cutlass.cute as cute
 
@@ -19,6 +20,7 @@ class PortableSchedule(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args):
+        """CTA 0 writes the table, all warps the pages of the tokens."""
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()

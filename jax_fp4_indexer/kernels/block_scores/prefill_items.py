@@ -1,4 +1,5 @@
-"""Walking the plan: every role of a prefill CTA steps through the same items (kernels/block_scores/prefill_schedule.py writes what is read here)."""
+"""Walking the plan: every role of a prefill CTA steps through the same items
+(kernels/block_scores/prefill_schedule.py writes what is read here)."""
 import dataclasses
 
 import cutlass
@@ -13,7 +14,8 @@ from ..device.ptx_warp import count_le, lane_here
 
 @dataclasses.dataclass(frozen=True)
 class TableCursor:
-    """Where in the table an item stands: entry, unit = kv head * head groups + head group, half = 0 for the first tile of the pair, 1 for the second."""
+    """Where in the table an item stands: entry, unit = kv head * head groups + head group, half = 0 for the first
+    tile of the pair, 1 for the second."""
     entry: Int32
     unit: Int32
     half: Int32
@@ -21,8 +23,9 @@ class TableCursor:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Row r of the item is head `head + (r >> log2)` (valid below head_end), token `token + (r & (2^log2 - 1))` (valid below token_end).
-    Token token + j sees the keys up to min(k_len - 1 - j, key) + j. Pages page .. page + pages - 1 of the sequence, list position flat + page."""
+    """Row r of the item is head `head + (r >> log2)` (valid below head_end), token `token + (r & (2^log2 - 1))`
+    (valid below token_end). Token token + j sees the keys up to min(k_len - 1 - j, key) + j. Pages page .. page +
+    pages - 1 of the sequence, list position flat + page."""
     token: Int32
     token_end: Int32
     head: Int32
@@ -46,8 +49,9 @@ def share(args, worker: Int32, workers: Int32):
 
 @cute.jit
 def last_before(first: Int64, count: Int32, step: Int64):
-    """The last of `count` ascending int64, ENTRY_BYTES apart from address `first` on, that is <= step; the first is. All lanes of a warp, same step:
-    each looks at one place, so that a short table costs one memory latency at the start of a kernel."""
+    """The last of `count` ascending int64, ENTRY_BYTES apart from address `first` on, that is <= step; the first is.
+    All lanes of a warp, same step: each looks at one place, so that a short table costs one memory latency at the
+    start of a kernel."""
     low, span = Int32(0), count
     while span > 1:
         width = (span + 31) >> 5

@@ -1,18 +1,33 @@
-"""The plan of a prefill: which query rows meet which key pages, in one numbering of steps (docs/architecture.md, "The plan of a prefill").
+"""The schedule of a prefill: which query rows meet which key pages, in one numbering of steps (docs/architecture.md, "The
+plan of a prefill"; a partition is worked through in kernels/README.md).
 
-An *item* is `rows_per_item` query rows (head, token) of one KV head of one sequence; a *step* is one key page against one item. An entry of
-the table describes a pair of token tiles; its units, (kv head, head group), are items of the first tile, then of the second.
+An *item* is `rows_per_item` query rows (head, token) of one KV head of one sequence; a *step* is one key page against
+one item. An entry of the table describes a pair of token tiles; its units, (KV head, head group), are items of the
+first tile, then of the second.
 
-    entry word   0-1 first_step (int64: steps before this entry)   2 token_a   3 token_b       first token of either tile
-                 4 token_end (one past the sequence)               5 page (first page of either tile in this pass)
-                 6 pages_a   7 pages_b                             8 list position of the sequence's page 0
-                 9 k_len    10 key_a   11 key_b                    12 log2(tile width)   13 head groups   14 sequence   15 zero
-    last_key of token token_a + j is min(k_len - 1 - j, key_a) + j, which never overflows.
-    header       int64 total steps; int32 at byte 12: number of entries (all have at least one step); int32 at byte 32: 1 where a sum of queries or pages
-                 falls. There are no steps then, and the fill writes NaN to every slot.
+    words of an entry
+    0-1     first_step, int64: steps before this entry
+    2, 3    token_a, token_b: first token of either tile
+    4       token_end: one past the sequence's last token
+    5       page: first page of either tile in this pass
+    6, 7    pages_a, pages_b
+    8       position in the page list of the sequence's page 0
+    9       k_len
+    10, 11  key_a, key_b: token token_a + j sees the keys up to min(k_len - 1 - j, key_a) + j, which never overflows
+    12      log2(tile width)
+    13      head groups
+    14      sequence
+    15      zero
 
-`write_table` is the work of one CTA, `write_token_pages` of every warp of the launch. Both only need the metadata; nothing they write depends
-on what scratch held before. Sums that do not fall give no more entries than there is room for: ceil(q_len / 16) a sequence at most.
+    header, by byte
+    0       total steps, int64
+    12      number of entries; each has at least one step
+    32      1 where a prefix sum of queries or pages decreases. There are no steps then, and the fill writes NaN to
+            every slot
+
+`write_table` is the work of one CTA, `write_token_pages` of every warp of the launch. Both only need the metadata;
+nothing they write depends on what scratch held before. Prefix sums that do not decrease give no more entries than
+there is room for: ceil(q_len / 16) a sequence at most.
 """
 import dataclasses
 
@@ -45,8 +60,8 @@ def schedule_shared_bytes(threads):
 # ---------------------------------------------------------------- one sequence
 @dataclasses.dataclass(frozen=True)
 class Sequence:
-    """A sequence, clamped to what exists: q_len tokens from `token` on, k_len keys, `pages` pages from position `first` of the page list on. Token i sees the keys up to
-    i + offset."""
+    """A sequence, clamped to what exists: q_len tokens from `token` on, k_len keys, `pages` pages from position
+    `first` of the page list on. Token i sees the keys up to i + offset."""
     token: Int32
     q_len: Int32
     k_len: Int32
@@ -75,7 +90,7 @@ def sequence(args, b: Int32):
 
 
 def falls_at(args, b: Int32):
-    """Whether the sum of queries or of pages falls from sequence b to the next."""
+    """Whether the sum of queries or of pages decreases from sequence b to the next."""
     at = Int64(b) * 4
     cu_q, cu_p = args.cu_seqlens_q.toint() + at, args.cu_page_offsets.toint() + at
     return (ldg32(cu_q, 4) < ldg32(cu_q)) | (ldg32(cu_p, 4) < ldg32(cu_p))
@@ -83,8 +98,8 @@ def falls_at(args, b: Int32):
 
 @cute.jit
 def find_all(starts: Int64, count: Int32, values):
-    """For each of `values`: the last of `count` > 0 ascending int32 at address `starts` that is <= it; 0 where there is none. The searches run side by
-    side, with the same number of loads in every lane."""
+    """For each of `values`: the last of `count` > 0 ascending int32 at address `starts` that is <= it; 0 where there
+    is none. The searches run side by side, with the same number of loads in every lane."""
     n = len(values)
     low, high = [Int32(0)] * n, [count] * n
     for _ in cutlass.range(32 - clz(count - 1), unroll=1):
@@ -105,8 +120,9 @@ def find(starts, count, value):
 
 @cute.jit
 def tile_log2(args, q_len: Int32, rows_log2: cutlass.Constexpr):
-    """log2 of the tile width TW of a sequence: of the widths up to the one that holds all its queries (where R = 1; else half the rows of an item at most) the one
-    with the fewest items, tiles * head groups; of those the widest: items of the same pages then follow one another, and find them in L2."""
+    """log2 of the tile width TW of a sequence: of the widths up to the one that holds all its queries (where R = 1;
+    else half the rows of an item at most) the one with the fewest items, tiles * head groups; of those the widest:
+    items of the same pages then follow one another, and find them in L2."""
     cap = rows_log2 - cutlass.min(args.heads_q // args.heads_kv - 1, 1)
     cap = clamp_from_below(32 - clz(q_len - 1), MIN_TILE_LOG2, cap)
     best, least = Int32(MIN_TILE_LOG2), Int32(NO_LIMIT)
@@ -162,7 +178,8 @@ def search_shared(prefix: Int32, count: cutlass.Constexpr, x: Int32):
 
 @cute.jit
 def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Constexpr, threads: cutlass.Constexpr):
-    """All threads of one CTA write header and entries. smem: shared address of schedule_shared_bytes(threads); threads: a power of two."""
+    """All threads of one CTA write header and entries. smem: shared address of schedule_shared_bytes(threads);
+    threads: a power of two."""
     scratch = args.scratch.toint()
     prefix, sums = smem, smem + threads * 4
     steps_done, entries = Int64(0), Int64(0)
@@ -209,7 +226,8 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
 
 @cute.jit
 def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, rows_log2: cutlass.Constexpr, threads: cutlass.Constexpr):
-    """(steps in this pass, the 14 words after first_step) of pair `index` of the sequences chunk .. chunk + threads - 1; no steps past `count`."""
+    """(steps in this pass, the 14 words after first_step) of pair `index` of the sequences chunk .. chunk + threads -
+    1; no steps past `count`."""
     z = Int32(0)
     token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b = z, z, z, z, z, z, z, z, z, z, z, z, z
     steps = Int64(0)
@@ -243,8 +261,8 @@ def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, ro
 # ---------------------------------------------------------------- what the fill needs
 @cute.jit
 def write_token_pages(args, layout, warp: Int32, warps: Int32, lane: Int32, rows_log2: cutlass.Constexpr):
-    """token_pages[t] = pages of the token's tile (0 for a token of no sequence), and its minimum and maximum over chunks of 128 tokens.
-    `warps` warps of the whole launch share the chunks."""
+    """token_pages[t] = pages of the token's tile (0 for a token of no sequence), and its minimum and maximum over
+    chunks of 128 tokens. `warps` warps of the whole launch share the chunks."""
     scratch = args.scratch.toint()
     chunks = (args.tokens + 127) // 128
     c = warp

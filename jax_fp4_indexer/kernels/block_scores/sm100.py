@@ -2,8 +2,9 @@
 
     scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
 
-Query rows are the M side of a block-scaled tcgen05.mma (lanes of TMEM), the 128 keys of a page the N side (columns), so a block's maximum is a maximum
-over the columns of a lane: no exchange between threads. Persistent CTAs work even shares of one list of pages (sm100_schedule.py).
+Query rows are the M side of a block-scaled tcgen05.mma (lanes of TMEM), the 128 keys of a page the N side (columns),
+so a block's maximum is a maximum over the columns of a lane: no exchange between threads. Persistent CTAs work even
+shares of one list of pages (sm100_schedule.py).
 
 | role | warps | does |
 |---|---|---|
@@ -12,8 +13,9 @@ over the columns of a lane: no exchange between threads. Persistent CTAs work ev
 | multiply | 9 | scales to TMEM, two products (d = 64 each) a tile into ACC_STAGES accumulators |
 | gather | 10-11 | query rows and their scales, any start and either layout, into Q_STAGES stages; -inf blocks |
 
-Counted, not measured (no such card here): walls of a 128 x 128 tile are the product 128 clk, TMEM reads 128, the maximum 2 * (64 + a few) clk of the ALU
-(none with tcgen05.ld.red), shared memory 128 + 72 / heads. Packed rows cost decode nothing: a page comes every 400 clk at 6.5 TB/s.
+Counted, not measured (no such card here): walls of a 128 x 128 tile are the product 128 clk, TMEM reads 128, the
+maximum 2 * (64 + a few) clk of the ALU (none with tcgen05.ld.red), shared memory 128 + 72 / heads. Packed rows cost
+decode nothing: a page comes every 400 clk at 6.5 TB/s.
 """
 import cutlass
 import cutlass.cute as cute
@@ -22,11 +24,11 @@ from cutlass.cute.nvgpu import cpasync
 from ...configs.block_scores import CODE_BYTES, PAGE
 from ..addressing.ragged import table_from
 from ..device import tcgen05
-from .kernel import BlockScoresArgs, BlockScoresKernel
 from ..device.ptx_memory import evict_first, lds32
+from .kernel import BlockScoresArgs, BlockScoresKernel
 from .sm100_compute import multiply_tiles, reduce_tiles
-from .sm100_config import ALIGN, Config, GATHER, LOAD, MMA, OTHER_REGISTERS, REDUCE_REGISTERS, TMEM_COLUMNS
-from .sm100_operands import gather_queries, KeyMap, load_pages, stage_layout
+from .sm100_config import ALIGN, GATHER, LOAD, MMA, OTHER_REGISTERS, REDUCE_REGISTERS, TMEM_COLUMNS, Config
+from .sm100_operands import KeyMap, gather_queries, load_pages, stage_layout
 from .sm100_protocol import Shared
 from .sm100_schedule import Schedule
 
@@ -61,6 +63,7 @@ class Sm100Kernel(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, atom: cute.CopyAtom, coordinates: cute.Tensor, args: BlockScoresArgs):
+        """One CTA: barriers and tensor memory, then a branch on the role of the warp."""
         c = self.c
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()

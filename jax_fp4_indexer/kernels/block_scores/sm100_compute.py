@@ -1,7 +1,8 @@
 """The roles that compute: products of tiles into TMEM, maxima out of it.
 
-Tile number t of a CTA (pages of a segment in order, live heads fastest) goes to accumulator t % ACC_STAGES, announced by barrier acc_full[t % FULL], and
-is reduced by warpgroup t % 2. FULL is even, so a barrier belongs to one warpgroup, which sees every phase of it.
+Tile number t of a CTA (pages of a segment in order, live heads fastest) goes to accumulator t % ACC_STAGES, announced
+by barrier acc_full[t % FULL], and is reduced by warpgroup t % 2. FULL is even, so a barrier belongs to one warpgroup,
+which sees every phase of it.
 """
 import cutlass
 import cutlass.cute as cute
@@ -20,9 +21,10 @@ from .sm100_protocol import next_segment, tiles_of
 
 @cute.jit
 def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
-    """One warp. Key scales go to one of SFK_SETS column sets in turn: a tile's acc_empty proves that the products ACC_STAGES tiles back are complete, so
-    a set is never rewritten under a product that reads it; nothing relies on the order of a product and a later copy. Query scale columns belong to
-    a q stage, whose q_full proves (through the gatherers' wait for q_empty) that its last products are complete."""
+    """One warp. Key scales go to one of SFK_SETS column sets, round-robin: a tile's acc_empty proves that the
+    products ACC_STAGES tiles back are complete, so a set is never rewritten under a product that reads it; nothing
+    relies on the order of a product and a later copy. Query scale columns belong to a q stage, whose q_full proves
+    (through the gatherers' wait for q_empty) that its last products are complete."""
     zero = Int32(0)
     stage, k_phase, key_set, full, turn = zero, zero, zero, zero, zero
     q_codes, k_codes = tcgen05.start(shared.base + config.q_codes), tcgen05.start(shared.base + config.k_codes)
@@ -65,7 +67,8 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
 
 @cute.jit
 def accumulator_of(full: Int32):
-    """(accumulator of the tile whose number modulo FULL is given, parity of how often it was used before): FULL is twice the accumulators."""
+    """(accumulator of the tile whose number modulo FULL is given, parity of how often it was used before): FULL is
+    twice the accumulators."""
     a, used = full, Int32(0)
     if full >= ACC_STAGES:
         a, used = full - ACC_STAGES, Int32(1)
@@ -74,8 +77,8 @@ def accumulator_of(full: Int32):
 
 @cute.jit
 def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int32, lane: Int32):
-    """Two warpgroups, a row of every second tile a thread. Pages that every row sees whole first, then the others: two loops, because ptxas
-    turns a branch into predicates, and then every tile pays for the mask."""
+    """Two warpgroups, a row of every second tile a thread. Pages that every row sees whole first, then the others:
+    two loops, because ptxas turns a branch into predicates, and then every tile pays for the mask."""
     group, row = warp // 4, (warp % 4) * 32 + lane
     tmem = tmem + (((warp % 4) * 32) << 16)             # lanes of TMEM that this warp may read
     ratio = args.heads_q // args.heads_kv
@@ -138,7 +141,8 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
 
 @cute.jit
 def masked_maximum(tmem: Int32, free: Int32, visible: Int32):
-    """Maximum over the first `visible` columns of this lane's row, 32 columns at a time: those that no row of the warp sees are not read."""
+    """Maximum over the first `visible` columns of this lane's row, 32 columns at a time: those that no row of the
+    warp sees are not read."""
     best = Float32(float("-inf"))
     for piece in cutlass.range_constexpr(4):
         if ballot_le(Int32(32 * piece + 1), visible) != 0:

@@ -18,7 +18,8 @@ ALIGN = 1024                    # of a swizzled operand
 
 # Warps by role. Four warps make a warpgroup, whose registers are set together.
 REDUCE, LOAD, MMA, GATHER, WARPS = 0, 8, 9, 10, 12
-REDUCE_REGISTERS, OTHER_REGISTERS = 216, 72         # two warpgroups and one; 384 threads start with 168, and tcgen05.ld.x128 alone takes 146
+# Two warpgroups and one; 384 threads start with 168, and tcgen05.ld.x128 alone takes 146
+REDUCE_REGISTERS, OTHER_REGISTERS = 216, 72
 GATHER_WARPS = WARPS - GATHER
 SEGMENT_READERS = (LOAD - REDUCE) + 1 + GATHER_WARPS
 
@@ -27,8 +28,8 @@ SEGMENT_READERS = (LOAD - REDUCE) + 1 + GATHER_WARPS
 class Config:
     """One variant.
 
-    packed   rows of a tile are (token, query head) pairs of one KV head (decode); else a tile is 128 tokens of one head, and up to `heads` tiles
-             of consecutive heads share every key page (prefill)
+    packed   rows of a tile are (token, query head) pairs of one KV head (decode); else a tile is 128 tokens of one
+             head, and up to `heads` tiles of consecutive heads share every key page (prefill)
     stages   key pages in the ring
     ld_red   sm_103a: tcgen05.ld.red takes the maximum while it loads
     """
@@ -120,7 +121,7 @@ class Config:
 
     @property
     def segments(self):
-        """Segment records, behind the barriers of sm100_protocol.py."""
+        """Segment records, after the barriers of sm100_protocol.py."""
         count = 2 * Q_STAGES + 2 * self.stages + ACC_STAGES + FULL + 2 * SEGMENTS
         return (self.barriers + count * 8 + 63) // 64 * 64
 

@@ -12,7 +12,7 @@ from ..device.ptx_memory import ld_v4, ldg32, stg32, sts32, sts_v4
 from ..device.ptx_warp import shfl_idx
 from ..device.ring import advance
 from ..epilogues.fill_by_table import fill_bits
-from ..operands.scale_addresses import Masks, row_offset, SCALE_TILE, token_offset
+from ..operands.scale_addresses import SCALE_TILE, Masks, row_offset, token_offset
 from .sm100_config import ALIGN, GATHER_WARPS, Q_STAGES, ROWS
 from .sm100_protocol import announce, next_segment, tiles_of
 
@@ -21,7 +21,8 @@ CODES = ROWS * 64               # bytes of a tile's or a page's codes
 
 
 class KeyMap(Fixed):
-    """The tensor map of the pool's codes: page `index` to shared memory, rows of 64 bytes swizzled as the tensor core wants them."""
+    """The tensor map of the pool's codes: page `index` to shared memory, rows of 64 bytes swizzled as the tensor core
+    wants them."""
 
     def __init__(self, atom, coordinates, policy):
         self.atom, self.policy = atom, policy
@@ -41,7 +42,8 @@ def stage_layout():
 
 @cute.jit
 def load_pages(config: cutlass.Constexpr, shared, args, schedule, key_map, cta: Int32, ctas: Int32, lane: Int32):
-    """One warp: finds and announces the CTA's segments, and loads codes and scales of their pages, `stages` ahead of the tensor core."""
+    """One warp: finds and announces the CTA's segments, and loads codes and scales of their pages, `stages` ahead of
+    the tensor core."""
     policy = key_map.policy
     stage, phase, turn = Int32(0), Int32(1), Int32(0)
     cursor, words = schedule.step(schedule.start(cta, ctas, lane), lane)
@@ -107,7 +109,8 @@ def nothing(config: cutlass.Constexpr, codes, scales, lane: Int32):
 
 @cute.jit
 def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane: Int32, falls: Int32):
-    """GATHER_WARPS warps: query codes and scales of every segment into its stage, and its -inf blocks; NaN where `falls` is 1 (all slots lie in such blocks then)."""
+    """GATHER_WARPS warps: query codes and scales of every segment into its stage, and its -inf blocks; NaN where
+    `falls` is 1 (all slots lie in such blocks then)."""
     nothing = fill_bits(falls)
     heads = cutlass.min(args.heads_q // args.heads_kv, Int32(ROWS))
     turn = Int32(0)
@@ -142,7 +145,8 @@ def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane:
 
 @cute.jit
 def bring_row(config: cutlass.Constexpr, shared, args, slot, row, token, head, live):
-    """One query row: 16-byte piece c of row r lies at 64 r + 16 (c ^ (r / 2) % 4), its scale words at 16 (r % 32) + 4 (r / 32) of their atoms."""
+    """One query row: 16-byte piece c of row r lies at 64 r + 16 (c ^ (r / 2) % 4), its scale words at 16 (r % 32) + 4
+    (r / 32) of their atoms."""
     zero = Int32(0)
     pieces = [[zero] * 4] * 4
     words = [zero] * config.words

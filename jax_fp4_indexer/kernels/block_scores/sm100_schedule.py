@@ -1,14 +1,18 @@
-"""Which pages a CTA works: every (sequence, KV head, head group, query tile, page) that counts, in one list, cut evenly over the CTAs.
+"""Which pages a CTA works: every (sequence, KV head, head group, query tile, page) that counts, in one list, cut
+evenly over the CTAs.
 
-A block maximum stands alone, so a share may end in the middle of a tile's pages. A tile weighs its visible pages, but at least 1: tiles that see
-nothing, and the tokens of no sequence (behind the last: sequence number `count`, before the first: `count + 1`, both without keys), are in the list
-too, and whoever holds a tile's last place writes its -inf blocks. So every slot is written once, whatever the skew.
+A block maximum stands alone, so a share may end in the middle of a tile's pages. A tile weighs its visible pages, but
+at least 1: tiles that see nothing, and the tokens of no sequence (after the last: sequence number `count`, before the
+first: `count + 1`, both without keys), are in the list too, and the CTA that has a tile's last place writes its -inf
+blocks. So every slot is written once, whatever the skew.
 
     tokens of a tile        128, or 128 // heads of a tile where rows are (token, head) pairs
-    blocks seen by tile x   v(x) = clamp(x + c, 0, n), c = ((offset + 127) >> 7) + 1 (packed: n; the mask of the rows does the rest)
+    blocks seen by tile x   v(x) = clamp(x + c, 0, n), c = ((offset + 127) >> 7) + 1 (packed: n; the mask of the rows
+                            does the rest)
     places before tile x    T(x + c) - T(c), T(m) = sum over y < m of max(1, min(y, n)), closed
 
-The warp that loads pages finds the segments of the CTA and hands them to the other roles through a ring of records; it is a ring of pages ahead of them.
+The warp that loads pages finds the segments of the CTA and hands them to the other roles through a ring of records;
+it is a ring of pages ahead of them.
 """
 import dataclasses
 
@@ -26,6 +30,7 @@ from .sm100_config import ROWS
 
 @cute.jit
 def shfl64(x, source):
+    """The Int64 of lane `source` of the warp."""
     low, high = unpack64(x)
     return pack64(shfl_idx(low, source), shfl_idx(high, source))
 
@@ -48,8 +53,9 @@ class Shape(Fixed):
 
 @dataclasses.dataclass(frozen=True)
 class TileRange:
-    """A sequence, or the tokens of no sequence: q_len tokens from `token` on, k_len keys, `blocks` pages from entry `first` of the page list on, and `tiles` query tiles, of
-    which tile x sees clamp(x + c, 0, blocks) blocks. offset: token i sees the keys up to i + offset."""
+    """A sequence, or the tokens of no sequence: q_len tokens from `token` on, k_len keys, `blocks` pages from entry
+    `first` of the page list on, and `tiles` query tiles, of which tile x sees clamp(x + c, 0, blocks) blocks. offset:
+    token i sees the keys up to i + offset."""
     token: Int32
     q_len: Int32
     k_len: Int32
@@ -124,7 +130,8 @@ class Schedule(Fixed):
 
     @cute.jit
     def weights(self, base, lane):
-        """Lane i: places of one (KV head, head group) of sequence base + i, and the inclusive sum of all places up to it."""
+        """Lane i: places of one (KV head, head group) of sequence base + i, and the inclusive sum of all places up to
+        it."""
         each = Int64(0)
         b = base + lane
         if b <= self.last:
@@ -135,6 +142,7 @@ class Schedule(Fixed):
 
     @cute.jit
     def total(self, lane):
+        """Places of the whole call. All lanes of a warp."""
         total, base = Int64(0), Int32(0)
         while base <= self.last:
             _, sums = self.weights(base, lane)
@@ -176,7 +184,8 @@ class Schedule(Fixed):
 
     @cute.jit
     def segment(self, b, at, each, left):
-        """(places taken, record) of place `at` of sequence b, which has `each` of them a (KV head, head group); `left` remain in the share"""
+        """(places taken, record) of place `at` of sequence b, which has `each` of them a (KV head, head group);
+        `left` remain in the share"""
         s = self.sequence(b)
         q0, q_len, k_len, first, blocks, tiles, c, offset = s.token, s.q_len, s.k_len, s.first, s.blocks, s.tiles, s.c, s.offset
         unit = clamp(at // each, Int64(0), self.shape.rows - 1)

@@ -1,33 +1,37 @@
-"""Second launch of the staged MXFP4 prefill: which steps run in int8, which in bf16. One CTA; what it reads sm90_prepare.py wrote.
+"""Second launch of the staged MXFP4 prefill: which steps run in int8, which in bf16. One CTA; it reads what
+sm90_prepare.py wrote.
 
-A step (a key page against an item of query rows) runs in int8 where int8 holds the page and every query row of the item's tokens and KV head (query_flags,
-a few neighbouring tokens included); else in bf16. All items of one (entry of the plan, tile, KV head) have the same steps of either form: for them
-`head_steps` says where in `lists` their pages stand, and counts steps through, so that each form is cut evenly over its own CTAs.
+A step (a key page against an item of query rows) runs in int8 where int8 holds the page and every query row of the
+item's tokens and KV head (query_flags, a few neighbouring tokens included); else in bf16. All items of one (entry of
+the schedule, tile, KV head) have the same steps in either precision. For them `head_steps` says where in `lists` their
+pages stand, and numbers the steps, so that each precision is cut evenly over its own CTAs.
 
-    lists        pages of a KV head, ascending: 0 those in int8, 1 the others, 2 all. A word is page of the pass + exponent byte << 24.
+    lists        pages of a KV head, ascending: 0 those in int8, 1 the others, 2 all. A word is page of the pass +
+                 exponent byte << 24
     ranks        pages in int8 before a page, so that the pages of a range are a range of each list
-    head_steps   of (entry, KV head), for either form 32 bytes:
-                 word 0 first page of the first tile's items (index into `lists`)   1 pages   2, 3 the same of the second tile
-                 4-5 steps of this form before this (entry, KV head) (int64)         6, 7 zero
-    header       steps of either form; what the fixup has to do
+    head_steps   of (entry, KV head), 32 bytes for either precision:
+                 words 0, 1: first page of the first tile's items (index into `lists`), number of pages
+                 words 2, 3: the same of the second tile
+                 words 4-5: steps in this precision before this (entry, KV head), int64; words 6, 7: zero
+    header       steps in either precision; what the fixup has to do
 
-Pages in passes of more than 2^24 are not told apart by a word: no scratch is that large.
+Pages in passes of more than 2^24 cannot be told apart by a word: no scratch is that large.
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...configs.block_scores import QUERY_CHUNK, QUERY_FLAG_HEADS, Scratch
-from .kernel import BlockScoresKernel
 from ..device.ptx_math import popc
 from ..device.ptx_memory import ld32, ldg32, ldg_v4, lds32, stg32, stg64, stg_v4, sts32
 from ..device.ptx_warp import ballot_le, redux
 from . import prefill_schedule
+from .kernel import BlockScoresKernel
 
 THREADS = 256
 WARPS = THREADS // 32
 RECORD_BYTES = 64
-INT8, BF16 = 0, 1               # forms, in the order of their halves of a record; of the lists as well
+INT8, BF16 = 0, 1               # the order of their halves of a record, and of the lists
 ALL = 2
 TILE_CHUNKS = 256 // QUERY_CHUNK + 1    # words of query_flags that the tokens of a tile can touch
 
@@ -44,6 +48,7 @@ class ChoosePrecision(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args):
+        """CTA 0 works; what a function reads another one may have written, before a barrier of the CTA."""
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
@@ -103,7 +108,8 @@ class ChoosePrecision(BlockScoresKernel):
 
     @cute.jit
     def any_set(self, flags: Int64, count: Int32, tid: Int32):
-        """OR over this warp's share of `count` words, four loads of a lane in flight (reading the last word again does no harm)."""
+        """OR over this warp's share of `count` words, four loads of a lane in flight (reading the last word again
+        does no harm)."""
         found = Int32(0)
         for i in cutlass.range((count + 4 * THREADS - 1) // (4 * THREADS), unroll=1):
             words = [ldg32(flags + Int64(cutlass.min((i * 4 + j) * THREADS + tid, count - 1)) * 4) for j in range(4)]
@@ -122,6 +128,7 @@ class ChoosePrecision(BlockScoresKernel):
     # ---------------------------------------------------------------- steps
     @cute.jit
     def write_steps(self, args, layout, tid: Int32, smem: Int32):
+        """All threads of the CTA write `head_steps` and the numbers of steps in the header, a record a thread."""
         scratch = args.scratch.toint()
         records = ldg32(scratch + 12) * args.heads_kv
         done = [Int64(0), Int64(0)]
@@ -129,7 +136,8 @@ class ChoosePrecision(BlockScoresKernel):
         while first < records:
             index = first + tid
             words, steps = [[Int32(0)] * 4, [Int32(0)] * 4], [Int64(0), Int64(0)]
-            # What does not need the ranks goes before the barrier that they need. Past the end the last record is read again.
+            # What does not need the ranks goes before the barrier that they need. Past the end the last record is
+            # read again.
             tiles = self.tiles(args, layout, cutlass.min(index, records - 1))
             cute.arch.sync_threads()
             if index < records:
@@ -149,7 +157,8 @@ class ChoosePrecision(BlockScoresKernel):
 
     @cute.jit
     def tiles(self, args, layout, index: Int32):
-        """Of (entry, KV head): KV head, head groups, first page in the pass, pages of either tile, and whether either has a query that is not for int8."""
+        """Of (entry, KV head): KV head, head groups, first page in the pass, pages of either tile, and whether either
+        has a query that is not for int8."""
         entry_index = index // args.heads_kv
         kv = index - entry_index * args.heads_kv
         entry = args.scratch.toint() + layout.entries + Int64(entry_index) * Scratch.ENTRY_BYTES
@@ -163,7 +172,7 @@ class ChoosePrecision(BlockScoresKernel):
 
     @cute.jit
     def record(self, args, layout, kv: Int32, groups: Int32, page: Int32, tile_pages, odd):
-        """(words 0..3 of either form, steps of either form) of (entry, KV head)."""
+        """(words 0..3 of either precision, steps of either) of (entry, KV head)."""
         ranks = args.scratch.toint() + layout.ranks + Int64(kv) * (Int64(args.pages_per_pass) + 1) * 4
         rank = ld32(ranks + Int64(page) * 4)
         starts = [(Int32(x) * args.heads_kv + kv) * args.pages_per_pass for x in range(3)]

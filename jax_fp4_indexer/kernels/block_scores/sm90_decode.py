@@ -2,33 +2,39 @@
 
     scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
 
-Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
-reduced between them. A warp has a page of its own, and nothing couples it to another warp after the start:
+Every page's maximum stands alone. So the units (page, KV head), numbered through the sequences, are cut evenly over
+all warpgroups of the grid, and nothing is reduced between them. A warp has a page of its own, and nothing couples it
+to another warp after the start:
 
-| who | does |
+| warps | do |
 |---|---|
-| warp of turn t of a warpgroup, units t, t + 4, .. of its share | a page, four slices of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> a maximum a row -> scores |
-| the same warp, a piece (half) of its page done | asks for that piece of its next page, into the same place (`Feed`) |
+| the warp of turn t of a warpgroup, units t, t + 4, ... of its share | a page, four slices of 32 keys: codes -> f16 or s8 operands in registers -> mma.sync with the queries, which stay in registers -> a maximum a row -> scores |
+| the same warp, when it is done with a piece (half) of its page | requests that piece of its next page, into the same place (`Feed`) |
 | every warp, on a page that some row does not see whole | the same with a limit on the keys |
-| every warp, mxfp4, on a page or with a row that is not regular | the same maxima again in the any-scale path, from global memory: the page's place belongs to the next one by then |
-| all threads of the grid, if there is anything: before the main loop, behind it where the result is large | -inf of blocks past a sequence and of padding tokens |
+| every warp, mxfp4, on a page or with a row that is not regular | the same maxima again by the any-scale path, from global memory: the page's place belongs to the next page by then |
+| all threads of the grid, if there is anything to fill: before the main loop, or after it where the result is large | -inf in blocks after a sequence's end and for padding tokens |
 
-Copies are cp.async.bulk. A piece is asked for as soon as the warp's own lanes are through with the last one in its place, so a warp needs neither a ring nor a barrier with others,
-and what a page costs beside its keys (a wait, an address, three shuffles, a store) is paid once for 128 keys, not once for each warp's 32. Where a warp waits, the three others of
-its scheduler work. The price is at the ends: the first pages are done later, and a share's last ones too, which is why the warps' turns begin elsewhere in every warpgroup.
+Copies are cp.async.bulk. A piece is requested as soon as the warp's own lanes have read the last one in its place, so
+a warp needs neither a ring nor a barrier with others. What a page costs in addition to its keys (a wait, an address,
+three shuffles, a store) is paid once for 128 keys. While one warp waits, the three others of its scheduler work. The
+turns of the warps begin elsewhere in every warpgroup, so that schedulers have equal work where a warpgroup has few
+pages.
 
-mma.sync and not wgmma: with A from registers and 16 columns a wgmma keeps a scheduler from issuing anything else for 13 clocks, two mma.sync of the same
-work for 12, and warps of their own need no agreement: each takes the form that its keys allow, without asking the others.
+The matrix instruction is mma.sync: with A in registers and 16 columns, two of them take a scheduler 12 clocks, one
+wgmma 13, and warps of their own need no agreement on the format of operands.
 
-A score is a function of its own query row and its block alone: a row takes the any-scale path on a block if a scale of its own or of the block's asks for it, whatever the
-other rows are; the other forms are exact, so they give the same bits. Rows beyond 16 are worked in further tiles, page by page, the page staying in its place.
+A score is a function of its own query row and its block alone: a row takes the any-scale path on a block if a scale
+of its own or of the block requires it, whatever the other rows are; the other paths are exact, so they give the same
+bits. Rows beyond 16 are worked in further tiles, page by page, the page staying where it is.
 
-The start is what a short call feels: prefix sums asked for first of all and laid out for few dependent steps (sm90_decode_runs.py), few branches, and none that waits for a load
-before the CTA's barrier; each warpgroup's first page asked for before anything else, then the queries, then the other pages, behind which both would wait for microseconds.
-Page ids are asked for once the prefix sums are there, on the guess that the list ends with the last sequence's pages, and the first pages are on their way to L2 before
-anybody has found their sequence.
-The shares of an SM lie behind one another: a change of sequence costs its warps about a page's time, and so no SM has many more of them than another.
-A little of -inf fits under the pages' way; much of it, written there or between pages, makes memory turn from reads to writes and back, which costs more than what it hides.
+The start decides the time of a short call. Prefix sums are requested first, and are laid out for few dependent steps
+(sm90_decode_runs.py). No branch waits for a load before the CTA's barrier. Then come each warpgroup's first page, the
+queries, and the other pages: in another order the first page and the queries would wait for microseconds. Page ids
+are requested early, on the guess that the list ends with the last sequence's pages, and the first pages are on their
+way to L2 before their sequence is known. The shares of an SM follow one another: a change of sequence costs its warps
+about a page's time, and so no SM has many more of them than another. A small fill is written while the first pages
+are on their way; a large one only after the last page, because it makes memory turn from reads to writes and back.
+docs/notebook/sm90_decode.md has what was tried.
 """
 import cutlass
 import cutlass.cute as cute
@@ -42,18 +48,20 @@ from ..device.ptx_warp import cta_here, redux, shfl_idx, shfl_xor_f32, thread_he
 from ..epilogues.fill_ragged import fill_invisible
 from ..operands import s8_tables
 from .kernel import BlockScoresArgs, BlockScoresKernel
-from .sm90_decode_config import DecodeConfig, WIDE_BYTES
-from .sm90_decode_pages import join, Page
+from .sm90_decode_config import WIDE_BYTES, DecodeConfig
+from .sm90_decode_pages import Page, join
 from .sm90_decode_queries import Queries, QueryTile
 from .sm90_decode_ring import Feed
 from .sm90_decode_runs import Run, runs_from
 from .sm90_decode_start import Warp
 
-STORES_BEFORE = 64              # of the result a thread, up to which the -inf are written while the first pages are on their way
+# Of the result a thread, up to which the -inf are written while the first pages are on their way
+STORES_BEFORE = 64
 
 
 class RowsWarp(Warp):
-    """With its turn in its warpgroup (another one in each, so that the schedulers have equal work where a warpgroup has few pages), and its places in shared memory."""
+    """With its turn in its warpgroup (another one in each, so that the schedulers have equal work where a warpgroup
+    has few pages), and its places in shared memory."""
 
     def __init__(self, config, shared, lane, index, tokens):
         super().__init__(config, shared, lane, index, tokens)
@@ -64,7 +72,8 @@ class RowsWarp(Warp):
 
     @cute.jit
     def make_barriers(self):
-        """Those of the warp's page. A barrier of the CTA must follow: what they are is written for the copy engine, too."""
+        """Those of the warp's page. A barrier of the CTA must follow: what they are is written for the copy engine,
+        too."""
         if self.lane == 0:
             for i in cutlass.range_constexpr(self.c.pieces):
                 mbarrier_init(self.bar + i * 8, 1)
@@ -72,7 +81,8 @@ class RowsWarp(Warp):
             fence_async_shared()
 
     def wide(self):
-        """Shared address of this lane's 16 bytes of the first step of the queries in f16; steps are 512 bytes apart. For code off the main loop."""
+        """Shared address of this lane's 16 bytes of the first step of the queries in f16; steps are 512 bytes apart.
+        For code off the main loop."""
         return self.shared + self.c.wide + opaque(self.index) * WIDE_BYTES + opaque(self.lane) * 16
 
 
@@ -91,6 +101,7 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args: BlockScoresArgs):
+        """One CTA: the start, then the loop over this warp's units."""
         c = self.c
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -99,7 +110,9 @@ class DecodeKernel(BlockScoresKernel):
         seqs = runs_from(args, w.shared + c.sequences)
         feed, page, queries = Feed(c, args, seqs), Page(c, w), Queries(c, args)
         sums = seqs.ask(thread, c.threads)
-        # Page ids will be asked for before anybody knows how many units there are: with one KV head a unit is its list index, and most lists have nothing behind the last page
+        # Hide the latency of the page ids: request them before the number of units is known. With one KV head, unit u
+        # is entry u of the page list, and most lists end with the last sequence's pages, so this share is usually the
+        # right one. If it is not (checked below), request again.
         shares, share = ctas * c.warpgroups, cta * c.warpgroups + w.group
         guess, beyond = cut(seqs.indices, shares, share)
         if args.heads_kv > 1:
@@ -108,20 +121,23 @@ class DecodeKernel(BlockScoresKernel):
             s8_tables.store_tables(w.tables, thread)
         w.make_barriers()
         seqs.load(sums, thread, c.threads)
-        early = feed.ask(w, guess + w.turn, beyond, Int32(0))       # behind the sums: their wait would be for these, too
+        # After the sums: the wait for them would be for these, too
+        early = feed.ask(w, guess + w.turn, beyond, Int32(0))
         cute.arch.sync_threads()
         if w.turn == 0:
             feed.announce(early, guess)
 
-        # This warpgroup's units [first, stop), behind one another in an SM, so that no SM has much more than one change of sequence in them
+        # This warpgroup's units [first, stop). Those of an SM follow one another, so that none has much more than one
+        # change of sequence.
         first, stop, total = guess, beyond, seqs.total_units()
         if (total != seqs.indices) | (args.heads_kv > 1):
             first, stop = cut(total, shares, share)
         state = seqs.state(w.lane)
-        if state > 1:                                   # a sum falls: nothing but NaN
+        if state > 1:                                   # a sum decreases: nothing but NaN
             stop = first
         run = seqs.run(first, stop, w.lane)
-        # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are asked for in between
+        # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are
+        # requested in between.
         asked = early
         if (run.unit != guess) | (stop != beyond):
             batch = run.end
@@ -180,7 +196,7 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def first(self, w, feed, cursor):
-        """Ask for the warp's first page."""
+        """Request the warp's first page."""
         coming, cursor = feed.next(w, cursor, Int32(0))
         scales = w.own + 8192
         if coming >= 0:
@@ -192,8 +208,9 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def page(self, w, feed, page, a, own, fits, whole, kb, phase, place, coming):
-        """The own row's maximum over the warp's page, block kb, what the row's scores are multiplied by, and whether the page is regular. In its pieces' places page `coming` is on its
-        way then. whole: whether every row sees all of its keys; phase: of the pieces' barriers; place: of the page's scales."""
+        """The own row's maximum over the warp's page, block kb, what the row's scores are multiplied by, and whether
+        the page is regular. In its pieces' places page `coming` is on its way then. whole: whether every row sees all
+        of its keys; phase: of the pieces' barriers; place: of the page's scales."""
         c = self.c
         best, regular, scale = [Float32(float("-inf"))] * 2, Int32(1), own.scale
         codes, scales, other = page.codes, page.scales + place, w.own + 8192 + (place ^ c.scale_bytes)
@@ -201,7 +218,8 @@ class DecodeKernel(BlockScoresKernel):
         if whole != 0:
             for piece in cutlass.range_constexpr(c.pieces):
                 mbarrier_wait(w.bar + piece * 8, phase)
-                for _ in cutlass.range(slices, unroll=1):   # rolled: four slices one after the other are fewer instructions and slower
+                # Rolled: four slices one after the other are fewer instructions and slower
+                for _ in cutlass.range(slices, unroll=1):
                     lo, hi, fine = page.slice_maxima(w, codes, scales, a, fits, None)
                     best, regular = join(best, [lo, hi]), regular & fine
                     codes, scales = codes + 2048, scales + page.slice
@@ -231,7 +249,8 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def advance(self, seqs, u, end, stop, lane):
-        """Unit u and the run that it is in, u being counted from a run that goes up to `end`: one beyond that is as many existing units behind the begin of the next run."""
+        """Unit u and the run that it is in, u being counted from a run that goes up to `end`: one beyond that is as
+        many existing units after the beginning of the next run."""
         at = cutlass.min(u, end)
         run, searching = Run.none(), Int32(1)
         while searching != 0:
@@ -243,7 +262,8 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def fill_behind(self, args, seqs, lane):
-        """For code behind the main loop, which has no register for what is read again here. Where nothing is to do it is a few instructions: more would be fetched late."""
+        """For code after the main loop, which has no register for what is read again here. Where nothing is to do it
+        is a few instructions: more would be fetched late."""
         state = seqs.state(lane)
         if state != 0:
             cta, ctas = cta_here()
@@ -252,15 +272,18 @@ class DecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def much(self, args, ctas):
-        """Whether the result is large for its grid: what of it is -inf is then written behind the pages, not before them."""
+        """Whether the result is large for its grid: what of it is -inf is then written after the pages, not before
+        them."""
         return Int32(Int64(args.heads_q) * Int64(args.k_tiles) * Int64(args.tokens) > Int64(ctas) * (self.c.threads * STORES_BEFORE))
 
     def fill(self, args, seqs, state, thread, threads):
+        """This thread's part of the -inf (or NaN) of what no page reaches."""
         fill_invisible(seqs, shr(state, 1), args.scores.toint(), args.heads_q, thread, threads, stg32_streaming)
 
     @cute.jit
     def exact(self, w, feed, seqs, queries, page, own, value, regular, u, stop, tile, kb):
-        """mxfp4: the own row's maximum over unit u, block kb: `value`, unless the row, or the page, asks for the any-scale path."""
+        """mxfp4: the own row's maximum over unit u, block kb: `value`, unless the row, or the page, requires the
+        any-scale path."""
         aside = w.aside()
         run = seqs.run(opaque(u), stop, aside.lane)
         general, index = Float32(float("nan")), feed.index(run.index, run.kv_head)

@@ -1,4 +1,5 @@
-"""What a warp computes from its page: 128 keys of one KV head, codes [128, 64] and scales, the B operand of mma.sync, 8 keys a tile, four tiles (a *slice*) side by side.
+"""What a warp computes from its page: 128 keys of one KV head, codes [128, 64] and scales, the B operand of mma.sync,
+8 keys a tile, four tiles (a *slice*) side by side.
 
 | format | operand of a key | exact where | factor left over |
 |---|---|---|---|
@@ -6,8 +7,9 @@
 | mxfp4 | signed byte 4 * value * 2^(byte - base + 2), base = the largest byte of the slice; the sum is an exact integer | smallest byte at most 2 below base | 2^(base - 131) |
 | mxfp4, wider | f16 value * 2^(byte - base + 1) | at most 24 below | 2^(base - 128) |
 
-Both mxfp4 forms give the same bits where both are exact. One f32 factor covers bases of 47 .. 180. A slice outside all that is not regular: the any-scale path.
-Keys that a row does not see are left out of the maxima, not of the sums, so a row has the same bits whatever the others see.
+Both operands of mxfp4 give the same bits where both are exact. One f32 factor covers bases of 47 .. 180. A slice outside
+all that is not regular: the any-scale path. Keys that a row does not see are left out of the maxima, not of the sums,
+so a row has the same bits whatever the others see.
 """
 import cutlass
 import cutlass.cute as cute
@@ -16,20 +18,29 @@ from cutlass import Float32, Int32, Int64, const_expr
 from ..device.fixed import Fixed
 from ..device.mma import mma_m16n8k16, mma_m16n8k32_s8
 from ..device.ptx_math import (
-    bits_f32, fmax_nan, fmul, hmul2, max_s32, outside, s32_to_f32, select, select_f32, shr, unseen,
+    bits_f32,
+    fmax_nan,
+    fmul,
+    hmul2,
+    max_s32,
+    outside,
+    s32_to_f32,
+    select,
+    select_f32,
+    shr,
+    unseen,
 )
-from ..device.ptx_memory import ld_v4, ldg_u8, lds128, lds_u16, lds_u8
+from ..device.ptx_memory import ld_v4, ldg_u8, lds128, lds_u8, lds_u16
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands import s8_tables
 from ..operands.any_scale import times_pow2
 from ..operands.f16 import codes_to_f16, nvfp4_scales
 from ..operands.scale_addresses import SCALE_ROW, SCALE_TILE
-from .sm90_decode_queries import power_scale, WINDOW
+from .sm90_decode_queries import WINDOW, power_scale
 from .sm90_decode_start import KEY_BASES
 
-
 NOTHING = -2**31                # no sum of bytes
-TILES = 4                       # of 8 keys, a slice of 32: mxfp4 chooses its form a slice at a time
+TILES = 4                       # of 8 keys, a slice of 32: mxfp4 chooses its operands a slice at a time
 
 
 class Page(Fixed):
@@ -40,15 +51,17 @@ class Page(Fixed):
         self.codes = w.own + w.lane * 16
         first = w.t * (c.groups // 4)
         if c.scale_layout == "public":
-            self.scales, self.step, self.slice = w.own + 8192 + w.g * c.groups + first, 8 * c.groups, 32 * c.groups    # bytes from a tile's to the next one's, from a slice's
+            # Bytes from a tile's to the next one's, from a slice's
+            self.scales, self.step, self.slice = w.own + 8192 + w.g * c.groups + first, 8 * c.groups, 32 * c.groups
         else:
             self.scales, self.step, self.slice = w.own + 8192 + (first // 4) * SCALE_TILE + w.g * SCALE_ROW + first % 4, 8 * SCALE_ROW, 4
         self.two = unseen(2, w.tokens)
 
     @cute.jit
     def slice_maxima(self, w, codes, scales, a, fits, limits: cutlass.Constexpr):
-        """Maxima over a slice of 32 keys, rows g and g + 8, of this lane's keys (nvfp4: without their 2^14; mxfp4: without the rows' factors), and whether the slice is regular.
-        limits: of rows g and g + 8, behind which of the keys from this lane's first one on nothing is visible; or None."""
+        """Maxima over a slice of 32 keys, rows g and g + 8, of this lane's keys (nvfp4: without their 2^14; mxfp4:
+        without the rows' factors), and whether the slice is regular. limits: of rows g and g + 8, after which of the
+        keys from this lane's first one on nothing is visible; or None."""
         c = self.c
         regular = Int32(1)
         if const_expr(c.format == "nvfp4"):
@@ -118,6 +131,7 @@ class Page(Fixed):
         return accs
 
     def int8_tile(self, words, t, a):
+        """Products of 16 rows and 8 keys in int8: four int32 sums. t: a table of s8_tables.py for the keys."""
         acc = [Int32(0)] * 4
         for j in range(4):
             acc = mma_m16n8k32_s8(a[4 * j:4 * j + 4], *s8_tables.codes_to_s8(words[j], t), acc)
@@ -125,8 +139,9 @@ class Page(Fixed):
 
     @cute.jit
     def general(self, w, loaded, codes, scales, first_key, visible):
-        """mxfp4: a page's maxima for any scales. loaded: the queries, as Queries.load has them; codes, scales: global addresses of the page's, whose place in shared memory
-        belongs to the next page by now; first_key: the page's; visible: of the own row."""
+        """mxfp4: a page's maxima for any scales. loaded: the queries, as Queries.load has them; codes, scales: global
+        addresses of the page's, whose place in shared memory belongs to the next page by now; first_key: the page's;
+        visible: of the own row."""
         page = Page(self.c, w)
         quad = w.lane - w.t
         limits = [shfl_idx(visible, quad + r) for r in range(2)]
@@ -144,7 +159,8 @@ class Page(Fixed):
 
     @cute.jit
     def mxfp4_tile(self, w, words, k_byte, a, q_lo, q_hi):
-        """Scores of 16 rows and 8 keys, right for every pair of bytes: the exact dot of each group times 2^(q byte + k byte - 254), groups added in order."""
+        """Scores of 16 rows and 8 keys, right for every pair of bytes: the exact dot of each group times 2^(q byte +
+        k byte - 254), groups added in order."""
         total = [Float32(0.0)] * 4
         for x in cutlass.range(4, unroll=1):
             mine = Int32(0) - Int32(w.t == x)       # only the lanes that hold group x feed the product
@@ -157,6 +173,7 @@ class Page(Fixed):
 
 
 def join(x, y):
+    """Maxima of two pairs, a NaN winning."""
     return [fmax_nan(a, b) for a, b in zip(x, y)]
 
 

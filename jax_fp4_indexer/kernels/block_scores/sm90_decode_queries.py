@@ -1,12 +1,13 @@
 """The packed queries of one sequence and KV head, a tile of 16 rows at a time, in a warp's registers.
 
-Row r of a tile is row `16 tile + r` of the sequence's (head in group, query) rows, query fastest. They are the A operand of mma.sync: lane (g, t) = (lane / 4,
-lane % 4) holds bytes 16t .. 16t+15 of rows g and g + 8. Its *own* row, whose score it stores, is g + 8 (t & 1).
+Row r of a tile is row `16 tile + r` of the sequence's (head in group, query) rows, query fastest. They are the A
+operand of mma.sync: lane (g, t) = (lane / 4, lane % 4) holds bytes 16t .. 16t+15 of rows g and g + 8. Its *own* row,
+whose score it stores, is g + 8 (t & 1).
 
-nvfp4: f16 value * scale, exact.
-mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the row's four bytes; exact where the smallest is
-at most 2 below it. For wider rows or keys the codes are widened once to f16, value * 2^(byte - base + 1), exact to a spread of 24. A row outside
-that (or with byte 255, or a base outside 8 .. 180) is not regular: all of its scores come from the any-scale path.
+nvfp4: f16 value * scale, exact. mxfp4: signed bytes 4 * value * 2^(byte - base + 2), base = the largest of the row's
+four bytes; exact where the smallest is at most 2 below it. For wider rows or keys the codes are also kept in f16,
+value * 2^(byte - base + 1), exact to a spread of 24. A row outside that (or with byte 255, or a base outside 8 ..
+180) is not regular: all of its scores come from the any-scale path.
 """
 import dataclasses
 
@@ -17,7 +18,7 @@ from cutlass import Int32, Int64, const_expr
 from ..addressing.ragged import LARGEST
 from ..device.fixed import Fixed
 from ..device.ptx_math import add_sat, hmul2, mad_wide, opaque, select, shr, udiv
-from ..device.ptx_memory import ld_u16_if, ld_u8_if, ld_v4_if, ldg32_if, lds128, sts_v4
+from ..device.ptx_memory import ld_u8_if, ld_u16_if, ld_v4_if, ldg32_if, lds128, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands import s8_tables
 from ..operands.any_scale import TWO_POW_14
@@ -31,7 +32,8 @@ WINDOW = 24                     # binades below the base that an f16 operand hol
 
 @dataclasses.dataclass(frozen=True)
 class QueryTile:
-    """A tile of queries on its way from global memory, as a lane has it. Nothing may be derived from what is loaded before `Queries.prepare`.
+    """A tile of queries on its way from global memory, as a lane has it. Nothing may be derived from what is loaded
+    before `Queries.prepare`.
 
     codes    4 words of row g, then 4 of row g + 8
     scales   scale bytes of the two rows
@@ -60,7 +62,8 @@ class QueryTile:
 
 @dataclasses.dataclass(frozen=True)
 class OwnRow:
-    """The row whose score a lane stores: address of its score of block 0 (0: none), keys that it sees, bits of the head scale, and mxfp4's factor as bits (0: not regular)."""
+    """The row whose score a lane stores: address of its score of block 0 (0: none), keys that it sees, bits of the
+    head scale, and mxfp4's factor as bits (0: not regular)."""
     address: Int64
     visible: Int32
     scale: Int32
@@ -83,7 +86,8 @@ class Queries(Fixed):
         self.heads_kv = args.heads_kv
 
     def scale_address(self, row, head, token, t):
-        """Global address of the scale bytes of the groups that lane t of a row holds. row: token * heads + head; no buffer has 2^32 of them."""
+        """Global address of the scale bytes of the groups that lane t of a row holds. row: token * heads + head; no
+        buffer has 2^32 of them."""
         c = self.c
         first = t * (c.groups // 4)
         if c.scale_layout == "public":
@@ -95,10 +99,12 @@ class Queries(Fixed):
     def load(self, w, seqs, run, tile):
         """A tile of the run's queries, on its way from global memory (QueryTile).
 
-        Nothing in here waits for a load, nor does anything until `prepare`: a number derived from one would wait for all of them, 2,000 clocks at the start."""
+        Nothing in here waits for a load, nor does anything until `prepare`: a number derived from one would wait for
+        all of them, 2,000 clocks at the start."""
         c = self.c
         kv_head, q0, q_len, k_len = run.kv_head, run.token, run.q_len, run.k_len
-        offset = select(seqs.mask, Int32(1), k_len - q_len, select(seqs.mask, Int32(2), Int32(0), Int32(LARGEST)))      # as Sequences.offset has it
+        # As Sequences.offset has it
+        offset = select(seqs.mask, Int32(1), k_len - q_len, select(seqs.mask, Int32(2), Int32(0), Int32(LARGEST)))
         given = ldg32_if(Int32((seqs.mask == 2) & (q_len > 0)), seqs.offsets + Int64(run.sequence) * 4)
         ratio = self.heads_q
         if self.heads_kv > 1:
@@ -125,7 +131,8 @@ class Queries(Fixed):
 
     @cute.jit
     def prepare(self, w, loaded):
-        """(A fragments, OwnRow, the last block that every row sees whole, whether all rows fit bytes). mxfp4: the queries also go to shared memory in f16, where each lane reads its own again."""
+        """(A fragments, OwnRow, the last block that every row sees whole, whether all rows fit bytes). mxfp4: the
+        queries also go to shared memory in f16, where each lane reads its own again."""
         c = self.c
         lo, hi, raws, address = loaded.codes[:4], loaded.codes[4:], loaded.scales, loaded.address
         visible = cutlass.max(add_sat(cutlass.min(loaded.k_len - 1, add_sat(loaded.sees, loaded.given)), Int32(1)), 0)
@@ -152,7 +159,7 @@ class Queries(Fixed):
                 q = interleave(*[[hmul2(x, scales[r]) for x in codes_to_f16(words[j])] for r, words in enumerate((lo, hi))])
                 for x in cutlass.range_constexpr(2):
                     sts_v4(w.wide(), q[4 * x:4 * x + 4], j * 1024 + x * 512)
-        if address == 0:                            # a row that does not exist asks for nothing
+        if address == 0:                            # a row that does not exist requires nothing
             sees_all, factor = Int32(LARGEST), Int32(1)
         full = (redux("min", sees_all) >> 7) - 1
         if const_expr(c.format == "mxfp4"):
@@ -161,7 +168,7 @@ class Queries(Fixed):
 
 
 def _exact(x):
-    """value * scale of a widened query without the 2^-14 of its code."""
+    """value * scale of a query without the 2^-14 of its code."""
     return hmul2(x, Int32(TWO_POW_14))
 
 
@@ -174,5 +181,6 @@ def window(w, raw):
 
 
 def power_scale(byte, base):
-    """mxfp4 in f16: the factor 2^(byte - base + 15) of a code as f16 (which carries 2^-14), twice in a word. Exact to WINDOW binades below the base."""
+    """mxfp4 in f16: the factor 2^(byte - base + 15) of a code as f16 (which carries 2^-14), twice in a word. Exact to
+    WINDOW binades below the base."""
     return power_of_two(byte - base + 15)

@@ -1,4 +1,5 @@
-"""What the sm_90a decode kernels have in common: the shape of a CTA (warpgroups, each with a ring of pages), and how it begins."""
+"""What the sm_90a decode kernels have in common: the shape of a CTA (warpgroups, each with a ring of pages), and how
+it begins."""
 import dataclasses
 
 import cutlass
@@ -23,7 +24,8 @@ FACTOR_BIAS = 134               # a row's factor is 2^(base - 134)
 
 @dataclasses.dataclass(frozen=True)
 class RingConfig:
-    """A variant. Subclasses have `warpgroups`, and say where everything lies: `barriers` (in a warpgroup's part), `warpgroup_bytes`, `shared_bytes`."""
+    """A variant. Subclasses have `warpgroups`, and say where everything lies: `barriers` (in a warpgroup's part),
+    `warpgroup_bytes`, `shared_bytes`."""
     format: str = "nvfp4"
     scale_layout: str = "public"
 
@@ -69,7 +71,8 @@ class Warp(Fixed):
         return cls(config, shfl_idx(shared, Int32(0)), shfl_idx(thread & 31, thread & 31), shfl_idx(shr(thread, 5), Int32(0)), args.tokens)
 
     def aside(self):
-        """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the registers."""
+        """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the
+        registers."""
         return type(self)(self.c, self.shared, opaque(self.lane), opaque(self.index), self.tokens)
 
     @cute.jit

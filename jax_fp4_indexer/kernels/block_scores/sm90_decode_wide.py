@@ -1,29 +1,32 @@
-"""Block scores, packed-query decode, sm_90a, for more than 16 packed rows: as sm90_decode.py, on wgmma, which a wide tile fills better:
+"""Block scores, packed-query decode, sm_90a, for more than 16 packed rows: as sm90_decode.py, on wgmma, which a wide
+tile fills better:
 
     scores[hq, kb, tq] = max over the visible keys of page kb of q[tq, hq] . k[key, hq // R], times head_scale[hq]
 
-Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all warpgroups of the grid and nothing is
-reduced between them. A warpgroup walks its units in order:
+Every page's maximum stands alone, so the units (page, KV head), flattened over the sequences, are cut evenly over all
+warpgroups of the grid and nothing is reduced between them. A warpgroup walks its units in order:
 
-| who | does |
+| warps | do |
 |---|---|
 | warp w, page ordinal o with o % 4 == w | waits for the four warps' maxima, reduces and stores the page's scores, refills its ring stage (a lane a page: `Ring`) |
 | every warp | a slice of 32 keys: codes -> f16 operands in registers -> wgmma m64 n(columns) k16 against the staged columns -> maxima to shared memory |
 | every warp, on a page whose slice is not fully visible or not regular | the same maxima again in the any-scale path, for the columns concerned |
 | all threads of the grid, while the first pages are on their way | -inf of blocks past a sequence and of padding tokens |
 
-Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The second m64 tile of a page runs in the
-tensor core under the decode of the next page's first. Named barriers (four a warpgroup) replace empty-stage mbarriers: a page's stage is free once
-its four warps have arrived, and no warp gets four pages ahead, because each of them waits once in four pages. One warp waits and three arrive: were all
-to wait, at two places of the code, compute-sanitizer would call it divergence.
+Copies are cp.async.bulk (codes, then scales, one mbarrier a stage); 147 KB in flight an SM hide the latency. The
+second m64 tile of a page runs in the tensor core under the decode of the next page's first. Named barriers (four a
+warpgroup) replace empty-stage mbarriers: a page's stage is free once its four warps have arrived, and no warp gets
+four pages ahead, because each of them waits once in four pages. One warp waits and three arrive: were all to wait, at
+two places of the code, compute-sanitizer would call it divergence.
 
-A score is a function of its own query row and its block alone: a column takes the any-scale path on a slice if it does not see all 32 keys, or if a scale of
-its own or of these keys asks for it, whatever the other columns are. Columns beyond `columns` (R * q_len large) are worked in further tiles,
-page by page, the page staying in its stage.
+A score is a function of its own query row and its block alone: a column takes the any-scale path on a slice if it
+does not see all 32 keys, or if a scale of its own or of these keys asks for it, whatever the other columns are.
+Columns beyond `columns` (R * q_len large) are worked in further tiles, page by page, the page staying in its stage.
 
-The way of the one warp that reduces a page is what the other three wait for at the next matrix instruction, so it is kept short: what it needs is read
-before the barrier, a page's address is known long before its turn, and the refill comes behind the next matrix instructions. Between the matrix
-instructions of a tile lies nothing that waits: neither a scale on its way nor a descriptor to compute. docs/tuning.md has what was tried.
+The way of the one warp that reduces a page is what the other three wait for at the next matrix instruction, so it is
+kept short: what it needs is read before the barrier, a page's address is known long before its turn, and the refill
+comes behind the next matrix instructions. Between the matrix instructions of a tile lies nothing that waits: neither
+a scale on its way nor a descriptor to compute. docs/notebook/sm90_decode_wgmma.md has what was tried.
 
 | columns | warpgroups | registers (nvfp4, mxfp4) | shared memory | measured on H200, B 128, q_len 4, Hq/Hkv 4/1, 32k keys |
 |---|---|---|---|---|
@@ -47,7 +50,7 @@ from .sm90_decode_ring import Ring
 from .sm90_decode_start import Warp
 from .sm90_decode_wide_columns import Columns
 from .sm90_decode_wide_config import WideDecodeConfig
-from .sm90_decode_wide_pages import Slice, SLICE_END
+from .sm90_decode_wide_pages import SLICE_END, Slice
 
 
 class WideDecodeKernel(BlockScoresKernel):
@@ -65,6 +68,8 @@ class WideDecodeKernel(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args: BlockScoresArgs):
+        """One CTA: the start, then the loop over this warpgroup's units: sequence by sequence, tile of columns by
+        tile, page by page."""
         c = self.c
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -89,7 +94,8 @@ class WideDecodeKernel(BlockScoresKernel):
         while u < stop:
             u, end, sequence, kv_head, block, _ = seqs.find_run(u, stop, w.lane)
             if u < stop:
-                # Of the page's own barrier if it is new, else of any other: the page's maxima come next to its own, before all warps have left it
+                # Of the page's own barrier if it is new, else of any other: the page's maxima come next to its own,
+                # before all warps have left it
                 fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + ((ordinal + Int32(tile > 0)) & 3))
                 first_unit = u - block                  # of block 0
                 if tiles > 1:
@@ -112,7 +118,8 @@ class WideDecodeKernel(BlockScoresKernel):
                         stage = ordinal & 3
                         mbarrier_wait(w.base + c.barriers + stage * 8, (ordinal >> 2) & 1)
                         buffer = w.base + stage * c.page_bytes
-                        before = opaque((ordinal - 1) & 3)      # stage of the page before: computed here, under the loads
+                        # Stage of the page before: computed here, under the loads
+                        before = opaque((ordinal - 1) & 3)
                         scales, window = part.scales(buffer)
                         # The last page's second tile ran while this page's first was decoded
                         operand = wgmma.fence(part.operand(buffer, 0, scales))
@@ -146,7 +153,8 @@ class WideDecodeKernel(BlockScoresKernel):
         """A page's maxima of this warp to shared memory; one warp of the four reduces them and stores the scores.
 
         fast: keys that the fast path serves for every column; None inside a segment, where it serves them all.
-        Returns (whether this warp is to refill the stage, always 0 at a segment's end where that is done here; cursor)."""
+        Returns (whether this warp is to refill the stage, always 0 at a segment's end where that is done here;
+        cursor)."""
         c = self.c
         maxima = w.base + c.maxima + stage * (c.columns * 128)
         mine = maxima + w.warp * 512 + w.lane * 16
@@ -181,7 +189,8 @@ class WideDecodeKernel(BlockScoresKernel):
         return due, cursor
 
     def output_column(self, w):
-        """The column whose score a lane holds after over_row_groups (with 64 columns: this one and the next; with 16: lanes without bit 2)."""
+        """The column whose score a lane holds after over_row_groups (with 64 columns: this one and the next; with 16:
+        lanes without bit 2)."""
         values, v = self.c.columns // 4, Int32(0)
         for bit in (16, 8, 4):
             values = values // 2
@@ -190,6 +199,8 @@ class WideDecodeKernel(BlockScoresKernel):
 
     @cute.jit
     def store(self, w, values, bad, kb, outputs):
+        """Scores of block kb from the columns' maxima; NaN where the page's id is out of range (`bad`). outputs: what
+        `Columns.store` laid out for the columns."""
         c = self.c
         for i in cutlass.range_constexpr(len(values)):
             low, high, visible, scale = outputs[i]

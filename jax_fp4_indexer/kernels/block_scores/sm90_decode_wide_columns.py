@@ -1,11 +1,14 @@
-"""Columns: the packed queries of one sequence and KV head, a tile of `columns` at a time, staged in shared memory for one warpgroup.
+"""Columns: the packed queries of one sequence and KV head, a tile of `columns` at a time, staged in shared memory for
+one warpgroup.
 
-Column c of the tile is row `tile * columns + c` of the sequence's (head in group, query) rows, query fastest. Staged are the f16 operand in the
-order of device/wgmma.py and, for each column, where its scores go, how many keys it sees, and how many of them the fast path may serve.
+Column c of the tile is row `tile * columns + c` of the sequence's (head in group, query) rows, query fastest. Staged
+are the f16 operand in the order of device/wgmma.py and, for each column, where its scores go, how many keys it sees,
+and how many of them the fast path may serve.
 
-Operand: nvfp4 value * scale, exact. mxfp4 value * 2^(byte - base + 13), base = the largest of the column's four bytes; exact where
-the smallest is at most 27 below it. A column outside that (or with byte 255, or a base outside 8 .. 180) is not regular: all of
-its scores come from the any-scale path, which reads the raw codes staged beside the operand.
+Operand: nvfp4 value * scale, exact. mxfp4 value * 2^(byte - base + 13), base = the largest of the column's four
+bytes; exact where the smallest is at most 27 below it. A column outside that (or with byte 255, or a base outside 8
+.. 180) is not regular: all of its scores come from the any-scale path, which reads the raw codes, which are staged as
+well.
 """
 import cutlass
 import cutlass.cute as cute
@@ -16,11 +19,11 @@ from ..device import wgmma
 from ..device.fixed import Fixed
 from ..device.ptx_barriers import bar_sync, fence_async_shared
 from ..device.ptx_math import add_sat, hmul2, unpack64
-from ..device.ptx_memory import evict_first, ldg128, ldg32, ldg_u16, ldg_u8, lds64, sts32, sts_v4
+from ..device.ptx_memory import evict_first, ldg32, ldg128, ldg_u8, ldg_u16, lds64, sts32, sts_v4
 from ..device.ptx_warp import redux, shfl_idx
 from ..operands.any_scale import query_operands
 from ..operands.f16 import nvfp4_scales, power_of_two
-from ..operands.scale_addresses import group_offset, Operators, token_offset
+from ..operands.scale_addresses import Operators, group_offset, token_offset
 from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
 Q_WINDOW = 27                   # binades below a column's base that its operand holds exactly
@@ -85,7 +88,7 @@ class Columns(Fixed):
             addrs.append(address)
             scales.append(scale)
             visibles.append(visible)
-        bar_sync(barrier, 128)                      # nobody reads the last tile's columns any more
+        bar_sync(barrier, 128)                      # no warp reads the last tile's columns any more
         for r in cutlass.range_constexpr(rounds):
             n = w.warp + 4 * r
             if n < tiles8:
@@ -124,7 +127,7 @@ class Columns(Fixed):
             sts32(w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K,
                   hmul2(b[x], s[x // 8]))
         if w.t == 0:
-            fast = Int32(LARGEST)                   # a column that does not exist asks for nothing
+            fast = Int32(LARGEST)                   # a column that does not exist requires nothing
             if address != 0:
                 fast = visible
                 if regular == 0:

@@ -4,14 +4,15 @@ import dataclasses
 from ...configs.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM
 from ...configs.block_scores import CODE_BYTES
 from ..addressing.ragged import TABLE_BYTES
-from .sm90_decode_start import RingConfig, STAGES
+from .sm90_decode_start import STAGES, RingConfig
 
 NAMED_BARRIERS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class WideDecodeConfig(RingConfig):
-    """One variant. `columns` is the width of the matrix instruction: packed (query head, query) rows of one sequence and KV head."""
+    """One variant. `columns` is the width of the matrix instruction: packed (query head, query) rows of one sequence
+    and KV head."""
     columns: int = 32
     warpgroups: int = 3
 
@@ -40,7 +41,9 @@ class WideDecodeConfig(RingConfig):
     def registers(self):
         return REGISTERS_PER_SM // self.threads // 8 * 8
 
-    # ---- shared memory: the table of the sequences, then per warpgroup (offsets from the warpgroup's base; a multiple of 128)
+    # ---- shared memory: the table of the sequences, then per warpgroup (offsets from the warpgroup's base; a
+    # multiple of 128)
+
     @property
     def operand(self):          # queries as f16, see device/wgmma.py
         return STAGES * self.page_bytes

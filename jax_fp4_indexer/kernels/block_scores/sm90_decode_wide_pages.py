@@ -1,11 +1,13 @@
 """Pages of one warpgroup: the ring that brings them, and what a warp computes from one.
 
-A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring stage. Warp w of the warpgroup owns keys 16w .. 16w+15 and
-64+16w .. 64+16w+15 (two m16 tiles, its *slice*). Lane (g, t) = (lane / 4, lane % 4) reads bytes 16t .. 16t+15 of rows g and g + 8 of a tile.
+A page is 128 keys of one KV head: codes [128, 64], then scales, in one ring stage. Warp w of the warpgroup owns keys
+16w .. 16w+15 and 64+16w .. 64+16w+15 (two m16 tiles, its *slice*). Lane (g, t) = (lane / 4, lane % 4) reads bytes 16t
+.. 16t+15 of rows g and g + 8 of a tile.
 
-Key operand: nvfp4 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits: exact in f16. mxfp4 value * 2^(byte - base + 1), base =
-the largest byte of the slice; exact where the smallest is at most 24 below it, and within one f32 factor where base is in 47 .. 180. A slice
-outside that is not regular, and the warp takes its maxima from the any-scale path (operands/any_scale.py).
+Key operand: nvfp4 value * scale * 2^-14, a multiple of 2^-24 with at most 6 significant bits: exact in f16. mxfp4
+value * 2^(byte - base + 1), base = the largest byte of the slice; exact where the smallest is at most 24 below it,
+and within one f32 factor where base is in 47 .. 180. A slice outside that is not regular, and the warp takes its
+maxima from the any-scale path (operands/any_scale.py).
 """
 import cutlass
 import cutlass.cute as cute
@@ -14,7 +16,7 @@ from cutlass import Float32, Int32, const_expr
 from ..device import wgmma
 from ..device.fixed import Fixed
 from ..device.ptx_math import bits_f32, fmax_nan, fmul, imad, outside, pack64, select, unpack64
-from ..device.ptx_memory import lds128, lds32, lds64, lds_u16, lds_u8, sts_f32
+from ..device.ptx_memory import lds32, lds64, lds128, lds_u8, lds_u16, sts_f32
 from ..device.ptx_warp import ballot_le, redux
 from ..operands.any_scale import counted_maximum, key_operands, mxfp4_piece, nvfp4_piece, query_operands
 from ..operands.f16 import nvfp4_scales
@@ -41,7 +43,8 @@ class Slice(Fixed):
         self.code_offset = w.warp * 1024 + w.lane * 16
 
     def scales(self, buffer):
-        """mxfp4: scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then [largest byte, the lane's least]."""
+        """mxfp4: scales [tile][half], each a pair of f16x2 (codes 0-15 and 16-31 of the lane), then [largest byte,
+        the lane's least]."""
         c = self.c
         if c.format == "nvfp4":
             return None, None                       # `operand` reads a tile's with its codes
@@ -77,7 +80,8 @@ class Slice(Fixed):
         steps = [first + s * (wgmma.step_bytes(self.c.columns) >> 4) for s in range(8)]
         if self.c.format == "nvfp4":
             return steps
-        # A reduction's result stays in its uniform register; a sum ptxas computes anew between the matrix instructions, about 20 clocks each
+        # A reduction's result stays in its uniform register; a sum ptxas computes anew between the matrix
+        # instructions, about 20 clocks each
         return [pack64(redux("or", low), high) for low, high in map(unpack64, steps)]
 
     def issue(self, operand, descriptors, acc):

@@ -1,26 +1,33 @@
-"""Staged prefill for sm_90a: scores[hq, kb, tq] = head_scale[hq] * max over the visible keys of page kb of q[tq, hq] . k[key, hq // R].
+"""Prefill for sm_90a:
 
-The launches before have written the plan and the widened key pages (sm90_prepare.py; MXFP4: also sm90_choose_precision.py). Persistent CTAs, any number of them: all steps (one
-page against one item of 256 query rows) are numbered and cut evenly; a page's maximum stands alone, so a cut needs no reduction. Every role
-walks the same numbering. NVFP4 has one such kernel, over all steps, in bf16. MXFP4 has two: `int8` over the steps that int8 holds, twice as fast, and
-`bf16` over the others; either leaves at once where it has no steps. The bits are the same: int8 is used where both are exact.
+    scores[hq, kb, tq] = head_scale[hq] * max over the visible keys of page kb of q[tq, hq] . k[key, hq // R]
 
-    warp 0        load    key pages of the steps into a ring, one bulk copy each; beside a page its place in the pass, its factor, the place of the item's next
-    warps 1..3    copy    queries of the items into a ring, packed as they are (sm90_prefill_queries.py), items ahead of the consumers; where they are ahead, and to the end of the
-                          work, their share of the -inf fill (first pass only, and of two kernels the one with more to do; epilogues/fill_by_copy_engine.py)
-    others        score   warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each): at an item's start they widen its rows into registers,
-                          where they stay as the A operand of every product (sm90_prefill_maxima.py)
+A launch before has written the schedule. Persistent CTAs, any number of them: all steps (one page against one item of
+256 query rows) are numbered and cut evenly; a page's maximum stands alone, so a cut needs no reduction. Every role
+goes through the same numbering (sm90_prefill_steps.py).
 
-    barrier        arrivals a phase                   completed when
-    k_full[s]      1 + bytes of the page              page lies in stage s
-    k_empty[s]     1 a consumer warp                  all products with it are done
-    q_full[s]      1 a lane that copies, 1            rows and description lie in slot s
-    q_empty[s]     1 a consumer warp                  the rows are in registers
-A ring slot is first waited for with the parity of the phase before, so that fresh barriers pass. A share of no steps touches no barrier: all roles
-agree on its length before the first wait.
+| warps | role |
+|---|---|
+| producers | bring key pages into one ring, query rows into another; write -inf. StagedProducer copies what launches before have dequantised; DirectProducer (sm90_prefill_direct.py) dequantises for itself |
+| the others | score: warpgroups of 128 rows (bf16: 2, two WGMMA tiles each) or 64 (int8: 4, one tile each). An item's rows are the A operand of every product: in registers, or in the slot of the ring (`Producer.q_in_registers`) |
 
-A page is *full* for a warpgroup if all of its rows see every key of it; else a second copy of the step masks: column c of a row counts iff
-128 * page + c <= last_key of the row's token. That covers the diagonal, offsets and the tail of a sequence alike.
+The staged prefill (`Prefill`) of NVFP4 is one such kernel, over all steps, in bf16. MXFP4 has two: `int8` over the
+steps that int8 holds, twice as fast, and `bf16` over the others (sm90_choose_precision.py); either leaves at once
+where it has no steps. The bits are the same: int8 is used where both are exact.
+
+| barrier | arrivals a phase | completed when |
+|---|---|---|
+| k_full[s] | staged: 1 + bytes of the page; direct: 1 a producer warp | page lies in stage s |
+| k_empty[s] | 1 a consumer warp | all products with it are done |
+| q_full[s] | staged: 1 a lane that copies, and 1; direct: 1 a producer warp | rows and description lie in slot s |
+| q_empty[s] | 1 a consumer warp | the rows are in registers; direct: all products with them are done |
+
+A ring slot is first waited for with the parity of the phase before, so that fresh barriers pass. A share of no steps
+touches no barrier: all roles agree on its length before the first wait.
+
+A page is *full* for a warpgroup if all of its rows see every key of it; else a second copy of the step masks: column
+c of a row counts iff 128 * page + c <= last_key of the row's token. That covers the diagonal, offsets and the tail of
+a sequence alike.
 """
 import dataclasses
 
@@ -31,7 +38,7 @@ from cutlass import Float32, Int32, Int64, const_expr
 from ...configs.block_scores import PAGE
 from ..device.ptx_barriers import fence_mbarrier_init, mbarrier_init, mbarrier_wait
 from ..device.ptx_math import bits_f32, opaque, select
-from ..device.ptx_memory import ldg_f32, lds128, lds32, stg_f32_if
+from ..device.ptx_memory import ldg_f32, lds32, lds128, stg_f32_if
 from ..device.ptx_warp import lane_here
 from ..device.ring import advance
 from ..device.wgmma import tile_descriptor
@@ -39,8 +46,9 @@ from ..operands import s8
 from ..operands.bf16 import OUT_SCALE
 from . import prefill_schedule, sm90_prefill_queries
 from .kernel import BlockScoresKernel
-from .sm90_prefill_maxima import arrive_once, columns_up_to, quad_max, step, TILE_ROWS
+from .sm90_prefill_maxima import TILE_ROWS, arrive_once, columns_up_to, quad_max, step
 from .sm90_prefill_staged import StagedProducer
+
 
 @dataclasses.dataclass(frozen=True)
 class ItemRows:
@@ -68,7 +76,8 @@ class ItemRows:
 
 
 class PrefillKernel(BlockScoresKernel):
-    """producer: what brings keys and queries, and how this kernel works with it (StagedProducer, or DirectProducer in sm90_prefill_direct.py)."""
+    """producer: what brings keys and queries, and how this kernel works with it (StagedProducer, or DirectProducer in
+    sm90_prefill_direct.py)."""
 
     def __init__(self, name, producer):
         self.producer, self.config, self.format, self.steps = producer, producer.config, producer.format, producer.steps
@@ -81,6 +90,7 @@ class PrefillKernel(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args):
+        """One CTA: barriers, then a branch on the role of the warp."""
         f = self.config
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
@@ -108,6 +118,8 @@ class PrefillKernel(BlockScoresKernel):
     # ---------------------------------------------------------------- scores
     @cute.jit
     def score(self, args, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
+        """The consumers: a step after the other, an item's rows in registers (or in the slot of the ring) as long as
+        it lasts."""
         f = self.config
         group = warp // 4
         kind = Int32 if f.int8 else Float32
@@ -158,7 +170,8 @@ class PrefillKernel(BlockScoresKernel):
                     slot, q_parity = self.give_back(smem, slot, q_parity)
             best = quad_max(maxima, lane)
             if const_expr(f.int8):
-                best = Float32(best) * (factor * bits_f32(page_factor)) * scale         # exact but for `scale`: powers of two within the windows
+                # Exact but for `scale`: powers of two within the windows
+                best = Float32(best) * (factor * bits_f32(page_factor)) * scale
             elif const_expr(OUT_SCALE[self.format] != 1.0):
                 best = best * OUT_SCALE[self.format] * scale
             else:
@@ -178,7 +191,8 @@ class PrefillKernel(BlockScoresKernel):
 
     @cute.jit
     def take_rows(self, operands, slot: Int32, row: Int32, lane: Int32):
-        """The thread's rows out of a slot (shared address) into its A operands. Returns int8's factor of the row that it stores, 2^(least exponent - 128)."""
+        """The thread's rows out of a slot (shared address) into its A operands. Returns int8's factor of the row that
+        it stores, 2^(least exponent - 128)."""
         factor = Float32(1.0)
         if const_expr(self.config.int8):
             low, high = sm90_prefill_queries.widen_int8(operands[0], slot, row, lane)
@@ -190,6 +204,7 @@ class PrefillKernel(BlockScoresKernel):
 
     @cute.jit
     def products(self, tiles, b: Int64, k_empty: Int32, limits, page: Int32, full: Int32):
+        """Products and maxima of one page (sm90_prefill_maxima.step), masked where not all rows see all of its keys."""
         maxima = [(Int32 if self.config.int8 else Float32)(0) for _ in range(2 * self.config.tiles)]
         if page < full:
             maxima = step(self.config.int8, tiles, b, k_empty, [None] * len(limits))
@@ -230,7 +245,8 @@ class PrefillKernel(BlockScoresKernel):
 
 
 class Prefill(PrefillKernel):
-    """The staged prefill. format: "nvfp4" | "mxfp4"; scale_layout: "public" | "preordered_mma"; precision: "bf16" | "int8" (mxfp4 only)."""
+    """The staged prefill. format: "nvfp4" | "mxfp4"; scale_layout: "public" | "preordered_mma"; precision: "bf16" |
+    "int8" (mxfp4 only)."""
 
     def __init__(self, format, scale_layout, precision="bf16"):
         what = "prefill" if precision == "bf16" else f"prefill_{precision}"

@@ -35,7 +35,8 @@ class PrefillConfig:
 
     def fits(self):
         """None, or why this variant cannot run."""
-        # The registers that a CTA starts with are all that it gets: setmaxnreg waits for ever for more. Registers come in eights a thread.
+        # The registers that a CTA starts with are all that it gets: setmaxnreg waits for ever for more. Registers
+        # come in eights a thread.
         wanted = 32 * (self.producer_warps * self.registers[0] + self.consumer_warps * self.registers[1])
         if wanted > REGISTERS_PER_SM // self.threads // 8 * 8 * self.threads:
             return f"registers {self.registers} are more than {self.threads} threads start with"
@@ -74,7 +75,8 @@ class PrefillConfig:
         return self.q_ring + self.slots * self.slot_bytes
 
     @property
-    def infos(self):            # 16 bytes a stage: place of its page in the pass, of the item's next page, factor of the page
+    # 16 bytes a stage: place of its page in the pass, of the item's next page, factor of the page
+    def infos(self):
         return self.items + self.slots * DESCRIPTION
 
     @property
@@ -102,7 +104,8 @@ class PrefillConfig:
         return self.pattern + self.pattern_bytes
 
 
-_STAGED = dict(producer_warps=1 + COPIERS, slot_bytes=SLOT_BYTES, q_arrivals=32 * COPIERS + 1)      # queries lie in the ring as they are
+# Queries lie in the ring as they are
+_STAGED = dict(producer_warps=1 + COPIERS, slot_bytes=SLOT_BYTES, q_arrivals=32 * COPIERS + 1)
 CONFIGS = {
     "bf16": PrefillConfig(False, stages=5, slots=3, tiles=2, registers=(56, 224), pattern_bytes=1536, **_STAGED),
     "int8": PrefillConfig(True, stages=10, slots=3, tiles=1, registers=(32, 112), pattern_bytes=4096, **_STAGED),

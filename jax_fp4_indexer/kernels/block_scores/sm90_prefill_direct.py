@@ -1,19 +1,24 @@
-"""Prefill for few query rows a KV head, sm_90a: the staged prefill (sm90_prefill.py) with key pages widened where they are used.
+"""Prefill for few query rows a KV head, sm_90a: the staged prefill (sm90_prefill.py) with key pages dequantised where
+they are used.
 
-A widened page is 32 KB, written and read back: 3.5 times what its codes are, and worth it only where several items read it. Here each item
-that meets a page widens it for itself, straight from codes and scales into the K ring, so that there is neither a pre-pass over the pages nor
-memory for it, and the page list is worked in one go whatever its length. Ring, barriers, items and scores are those of sm90_prefill.py; only the
-producers differ, and where the consumers' A operand is: eight producer warps leave no registers for it, so queries are widened into the Q ring.
+A dequantised page is 32 KB, written and read back: 3.5 times what its codes are, and worth it only where several
+items read it. Here each item that meets a page dequantises it for itself, straight from codes and scales into the K
+ring, so that there is neither a pre-pass over the pages nor memory for it, and the page list is worked in one go
+whatever its length. Ring, barriers, items and scores are those of sm90_prefill.py; only the producers differ, and
+where the consumers' A operand is: eight producer warps leave no registers for it, so queries are dequantised into the
+Q ring.
 
-    warps 0..7    feed    an item's queries into the Q ring, then the rows of its pages into the K ring, 16 rows of a page a warp; between items, and
+    warps 0..7    feed    an item's queries into the Q ring, then the rows of its pages into the K ring, 16 rows of a
+                  page a warp; between items, and
                           to the end of the work, their share of the -inf fill
 
-A lane takes a quarter of a row: 16 bytes of codes and their scales. As soon as a block of 8 rows is taken out of the registers, the next page's is loaded into them,
-so that a load has the time of a whole page. Rows of queries and keys lie as sm90_prepare.py lays out keys, four bytes of each quarter in a piece (8 rows of four lanes
-then hit all banks): a score sums in the order of the staged prefill, and has its bits.
+A lane takes a quarter of a row: 16 bytes of codes and their scales. As soon as a block of 8 rows is taken out of the
+registers, the next page's is loaded into them, so that a load has the time of a whole page. Rows of queries and keys
+lie as sm90_prepare.py lays out keys, four bytes of each quarter in a piece (8 rows of four lanes then hit all banks):
+a score sums in the order of the staged prefill, and has its bits.
 
-MXFP4: rows that bf16 does not hold are flagged here, page by page, as sm90_prepare.py does for staged pages: page_flags by atomic maximum, the header's flag
-by atomic or; the plan's launch has cleared both.
+MXFP4: rows that bf16 does not hold are flagged here, page by page, as sm90_prepare.py does for staged pages:
+page_flags by atomic maximum, the header's flag by atomic or; the plan's launch has cleared both.
 """
 import cutlass
 import cutlass.cute as cute
@@ -32,7 +37,7 @@ from ..operands.scale_addresses import Operators, tile_bytes, tiled_offset
 from . import sm90_prefill_queries
 from .sm90_prefill import PrefillKernel
 from .sm90_prefill_config import CONFIGS, ROWS_LOG2
-from .sm90_prefill_maxima import arrive_once, TILE_ROWS
+from .sm90_prefill_maxima import TILE_ROWS, arrive_once
 from .sm90_prefill_steps import AllSteps
 
 FEEDERS = CONFIGS["direct"].producer_warps
@@ -43,8 +48,8 @@ NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}      # or-ed to the scale bytes of 
 
 
 def store_pairs(base, j, half, offset, pairs):
-    """The pairs of word j of a quarter into their pieces 4 * j + p. base: the row's address + 4 * quarter, and in bits 4..6, which the swizzle turns, row % 8;
-    half: bytes from the first eight pieces to the others."""
+    """The pairs of word j of a quarter into their pieces 4 * j + p. base: the row's address + 4 * quarter, and in
+    bits 4..6, which the swizzle turns, row % 8; half: bytes from the first eight pieces to the others."""
     for p, pair in enumerate(pairs):
         sts32(base ^ ((j % 2 * 4 + p) * 16), j // 2 * half + offset, pair)
 
@@ -62,6 +67,8 @@ class DirectProducer:
 
     @cute.jit
     def produce(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
+        """A producer warp: queries of each item of the CTA's share into the Q ring, its pages into the K ring, then
+        its share of the fill."""
         f = self.config
         unit, units = Int64(cta * FEEDERS + warp), fill_by_table.fill_units(args)
         stride = Int64(ctas * FEEDERS)
@@ -124,7 +131,8 @@ class DirectProducer:
     # ---------------------------------------------------------------- queries
     @cute.jit
     def widen_item(self, args, item, slot: Int32, warp: Int32, lane: Int32):
-        """This warp's part of the rows of an item, four blocks of 8 rows, widened into a slot: tiles of 64 rows, laid out as a page of 64."""
+        """This warp's part of the rows of an item, four blocks of 8 rows, dequantised into a slot: tiles of 64 rows,
+        laid out as a page of 64."""
         part, row8 = lane % 4, lane // 4
         base = slot + row8 * 144 + part * 4
         for first in cutlass.range(warp, sm90_prefill_queries.ROWS // 8, FEEDERS * Q_BATCH, unroll=1):
@@ -133,7 +141,8 @@ class DirectProducer:
                 token, head = sm90_prefill_queries.place_of(item, (first + FEEDERS * i) * 8 + row8)
                 words.append(ld_v4(sm90_prefill_queries.row_address(args, token, head) + Int64(part * 16)))
                 scales.append(load_scales(sm90_prefill_queries.scale_address(args, token, head, part, self.format, self.scale_layout), self.format))
-            cute.arch.sync_warp()       # keeps the loads together (they are not read-only ones): ptxas would sink each to its use
+            # Keeps the loads together (they are not read-only ones): ptxas would sink each to its use
+            cute.arch.sync_warp()
             for i in cutlass.range_constexpr(Q_BATCH):
                 block = first + FEEDERS * i
                 factor = query_scales_of_quarter(scales[i], self.format)
@@ -142,6 +151,7 @@ class DirectProducer:
                     store_pairs(dst, j, 8192, 0, codes_to_bf16(words[i][j], factor[j // 2]))
 
     def operands_of(self, operands, smem, slot, group):
+        """A operand of each tile of the warpgroup: a descriptor of the slot's rows."""
         f = self.config
         first = tile_descriptor(smem + f.q_ring + slot * f.slot_bytes + group * (f.tiles * TILE_ROWS * f.row_bytes))
         return [first + Int64(t * (TILE_ROWS * f.row_bytes >> 4)) for t in range(f.tiles)]
@@ -177,7 +187,8 @@ class DirectProducer:
 
     @cute.jit
     def load_page(self, args, item, page_id: Int32, codes, scales, warp: Int32, lane: Int32):
-        """An item's first page. Returns what `widen_page` is to know of it: 0, or NAN_SCALES for a page that does not exist."""
+        """An item's first page. Returns what `widen_page` is to know of it: 0, or NAN_SCALES for a page that does not
+        exist."""
         nan = Int32(NAN_SCALES[self.format])
         if (page_id >= 0) & (page_id < args.num_pages):
             nan = Int32(0)
@@ -190,8 +201,9 @@ class DirectProducer:
     # ---------------------------------------------------------------- a page
     @cute.jit
     def widen_page(self, args, item, next_id: Int32, nan: Int32, counted: Int32, stage: Int32, codes, scales, warp: Int32, lane: Int32):
-        """The page in the registers into the ring; page `next_id` into the registers, if it exists. nan: NAN_SCALES make it a page of NaN.
-        Returns (the same for the next page; MXFP4: 128 - the first row of this lane with a counted exponent outside the window, or 0)."""
+        """The page in the registers into the ring; page `next_id` into the registers, if it exists. nan: NAN_SCALES
+        make it a page of NaN. Returns (the same for the next page; MXFP4: 128 - the first row of this lane with a
+        counted exponent outside the window, or 0)."""
         row8 = lane // 4
         base = stage + warp * 1024 + row8 * 144 + lane % 4 * 4
         next_nan, bad = Int32(NAN_SCALES[self.format]), Int32(0)
@@ -216,6 +228,7 @@ class DirectProducer:
 
     @cute.jit
     def flag_page(self, args, layout, item, p: Int32, bad: Int32, lane: Int32):
+        """MXFP4: note what `widen_page` found, for the fixup."""
         worst = redux("max", bad)
         if (worst != 0) & (lane == 0):
             at = (Int64(item.flat) + Int64(item.page + p)) * Int64(args.heads_kv) + Int64(item.kv)

@@ -1,12 +1,16 @@
-"""What a consumer warpgroup of the staged prefill does with one page: WGMMA tiles of 64 rows x 128 keys, row maxima over the quad.
+"""What a consumer warpgroup of the staged prefill does with one page: WGMMA tiles of 64 rows x 128 keys, row maxima
+over the quad.
 
-A thread holds 2 rows x 32 columns of a tile (m64n128 accumulator layout): rows `warp*16 + lane/4` and 8 further, columns `8n + 2*(lane%4) + c`; a quad
-of lanes shares the rows. Its maxima (2 rows a tile) are reduced over the quad by a transposing butterfly: of two tiles lane l of the quad
-then owns (tile l // 2, row half l % 2), of one tile (row half l // 2). bf16 products have f32 accumulators, int8 ones int32.
+A thread holds 2 rows x 32 columns of a tile (m64n128 accumulator layout): rows `warp*16 + lane/4` and 8 further,
+columns `8n + 2*(lane%4) + c`; a quad of lanes shares the rows. Its maxima (2 rows a tile) are reduced over the quad
+by a transposing butterfly: of two tiles lane l of the quad then owns (tile l // 2, row half l % 2), of one tile (row
+half l // 2). bf16 products have f32 accumulators, int8 ones int32.
 
-Integers have a maximum of three in one instruction, floats do not, and predicated ones cost floats two. Floats that are not negative (NaN among them) are ordered as their
-bits are as int32, and above all others; among negative ones the greatest has the least bits. So a page that all rows see whole is reduced by its bits, and once more, by the minimum,
-in a warp where a lane has met negative scores alone. On the diagonal rows that see few keys often have such, so there floats are reduced as floats.
+Integers have a maximum of three in one instruction, floats do not, and predicated ones cost floats two. Floats that
+are not negative (NaN among them) are ordered as their bits are as int32, and above all others; among negative ones
+the greatest has the least bits. So a page that all rows see whole is reduced by its bits, and once more, by the
+minimum, in a warp where a lane has met negative scores alone. On the diagonal rows that see few keys often have such,
+so there floats are reduced as floats.
 """
 import cutlass
 import cutlass.cute as cute
@@ -36,9 +40,10 @@ def columns_up_to(limit):
 def reduced(op, values, counted=None, *, loc=None, ip=None):
     """FLOATS, INTS or LEAST over 32-bit words; with `counted`, over those whose bit is set there (NEUTRAL of none).
 
-    One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which costs a copy of the accumulator.
-    ptxas makes a maximum of three of two of integers that follow one another, and moves the bits of `counted` into predicates seven at a time, so that a column costs
-    one predicated maximum, not a comparison and a selection beside it."""
+    One volatile block, computed where it is written: plain maximum operations are sunk past the next WGMMA, which
+    costs a copy of the accumulator. ptxas makes a maximum of three of two of integers that follow one another, and
+    moves the bits of `counted` into predicates seven at a time, so that a column costs one predicated maximum,
+    without a comparison and a selection."""
     n, names, chains = len(values), [f"${i + 1}" for i in range(len(values))], 2
     text = ["{", f".reg .b32 t<{n}>, r<4>, bit;", ".reg .pred p;"]
     operands, constraints = [x.ir_value(loc=loc, ip=ip) for x in values], ["r"] * n
@@ -82,9 +87,11 @@ def arrive_once(bar: Int32):
 
 @cute.jit
 def step(int8: cutlass.Constexpr, tiles, b: Int64, k_empty: Int32, counted):
-    """Products and maxima of one page: two maxima a tile. tiles: the A operand of each (wgmma.start_tile); b: the page's descriptor; counted: a word (`columns_up_to`)
-    for each of the maxima, or None for all: all columns count. The maxima of a tile run under the last WGMMA of the next and those of the other warpgroups; nothing is in
-    flight at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done."""
+    """Products and maxima of one page: two maxima a tile. tiles: the A operand of each (wgmma.start_tile); b: the
+    page's descriptor; counted: a word (`columns_up_to`) for each of the maxima, or None for all: all columns count.
+    The maxima of a tile run under the last WGMMA of the next and those of the other warpgroups; nothing is in flight
+    at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done.
+    """
     accs = [start_tile("s8" if int8 else "bf16", PAGE, HEAD_DIM * (1 if int8 else 2), a, b) for a in tiles]
     words = [counted[2 * t:2 * t + 2] for t in range(len(accs))]
     by_bits = not int8 and counted[0] is None

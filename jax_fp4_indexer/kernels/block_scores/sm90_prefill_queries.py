@@ -1,12 +1,14 @@
-"""The query side of the staged prefill: packed rows of an item come to shared memory as they are, the consumers widen their own into registers.
+"""The query side of the staged prefill: packed rows of an item come to shared memory as they are, the consumers
+dequantise their own into registers.
 
-A slot holds the codes of 256 rows (64 bytes each), behind them their scale bytes (SCALE_ROOM each); the item's description stands apart. The copying warps bring rows there
-by cp.async, with no register and no wait in between. Rows that do not exist (head or token past the end) repeat one that
-does; nobody stores their scores.
+A slot holds the codes of 256 rows (64 bytes each), after them their scale bytes (SCALE_ROOM each); the item's
+description stands apart. The copying warps bring rows there by cp.async, with no register and no wait in between.
+Rows that do not exist (head or token past the end) repeat one that does; no thread stores their scores.
 
-A thread of a warpgroup holds, of an m64 tile, the rows `16 * warp + lane / 4` and 8 further, of each the quarter `lane % 4`: 32 elements, the four words of one 16-byte
-load, under the scales of one MXFP4 group or two NVFP4 groups. Widened they are its part of the matrix instruction's A operand for all of D: sm90_prepare.py lays the
-elements of a key page out so that K steps meet the same ones (the order of D is free as long as both sides have it).
+A thread of a warpgroup holds, of an m64 tile, the rows `16 * warp + lane / 4` and 8 further, of each the quarter
+`lane % 4`: 32 elements, the four words of one 16-byte load, under the scales of one MXFP4 group or two NVFP4 groups.
+As operands they are its part of the matrix instruction's A operand for all of D: sm90_prepare.py lays the elements of
+a key page out so that K steps meet the same ones (the order of D is free as long as both sides have it).
 
     bf16    step 2 * j + i / 2, half i % 2 of its 16 elements: pair i of word j (codes i, i + 4)
     int8    step j, half h of its 32 elements: codes 4 * h .. 4 * h + 3 of word j
@@ -21,12 +23,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import CODE_BYTES, GROUPS
-from ..device.ptx_copies import copy16, copy4
+from ..device.ptx_copies import copy4, copy16
 from ..device.ptx_math import shr, shr_by
-from ..device.ptx_memory import lds128, lds32, sts_v4
+from ..device.ptx_memory import lds32, lds128, sts_v4
 from ..operands import s8
 from ..operands.bf16 import codes_to_bf16, query_scales_of_quarter
-from ..operands.scale_addresses import group_offset, Instructions, Operators, tile_bytes, token_offset
+from ..operands.scale_addresses import Instructions, Operators, group_offset, tile_bytes, token_offset
 
 ROWS = 256
 SCALE_ROOM, DESCRIPTION = 8, 64     # bytes of a row's scales, of an item
@@ -62,13 +64,14 @@ def place_of(item, row: Int32):
 
 
 def row_address(args, token: Int32, head: Int32):
+    """Global address of the codes of a query row."""
     return args.q.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * CODE_BYTES
 
 
 @cute.jit
 def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, format: cutlass.Constexpr, scale_layout: cutlass.Constexpr, warps: cutlass.Constexpr):
-    """This warp's (0 .. warps - 1) part of the rows of an item on their way to shared address `slot`, 8 rows at a time: of a row's four lanes each copies 16 bytes of
-    codes, the first (NVFP4: two) four scale bytes as well."""
+    """This warp's (0 .. warps - 1) part of the rows of an item on their way to shared address `slot`, 8 rows at a
+    time: of a row's four lanes each copies 16 bytes of codes, the first (NVFP4: two) four scale bytes as well."""
     part, row8 = lane % 4, lane // 4
     words = GROUPS[format] // 4
     for block in cutlass.range(warp, ROWS // 8, warps, unroll=1):
@@ -81,7 +84,8 @@ def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, format: cutlass
 
 @cute.jit
 def quarter(slot: Int32, row: Int32, part: Int32, format: cutlass.Constexpr):
-    """(four words of codes, their scale bytes from the lowest on; MXFP4: those of all four quarters) of a row in a slot."""
+    """(four words of codes, their scale bytes from the lowest on; MXFP4: those of all four quarters) of a row in a
+    slot."""
     words = lds128(slot + row * CODE_BYTES + part * 16)
     scales = slot + ROWS * CODE_BYTES + row * SCALE_ROOM
     if const_expr(format == "nvfp4"):
@@ -121,5 +125,6 @@ def widen_int8(a, slot: Int32, row: Int32, lane: Int32):
 
 
 def least_byte(word):
+    """The smallest of the four bytes of a word."""
     exponents = [(word >> (8 * i)) & 255 for i in range(4)]
     return cutlass.min(cutlass.min(exponents[0], exponents[1]), cutlass.min(exponents[2], exponents[3]))

@@ -1,8 +1,10 @@
-"""The producers of the staged prefill of sm_90a: they copy key pages that a launch before has dequantised, and queries as they are.
+"""The producers of the staged prefill of sm_90a: they copy key pages that a launch before has dequantised, and queries
+as they are.
 
-    warp 0        load    key pages of the steps into a ring, one bulk copy each; in addition to a page its place in the pass, its factor, the place of the item's next page
-    warps 1..3    copy    queries of the items into a ring, packed as they are (sm90_prefill_queries.py), items ahead of the consumers; where they are ahead, and after the
-                          last item, their share of the -inf fill (first pass only, and of two kernels the one with more to do; epilogues/fill_by_copy_engine.py)
+| warps | role |
+|---|---|
+| 0 | load: key pages of the steps into a ring, one bulk copy each; with a page go its place in the pass, its factor and the place of the item's next page |
+| 1 to 3 | copy: queries of the items into a ring, packed as they are (sm90_prefill_queries.py), items ahead of the consumers. Where they are ahead, and after the last item, their share of the fill (first pass only, and of two kernels the one with more to do; epilogues/fill_by_copy_engine.py) |
 """
 import cutlass
 import cutlass.cute as cute
@@ -10,23 +12,27 @@ from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import Scratch
 from ..device.ptx_barriers import (
-    bar_arrive, bar_sync, mbarrier_arrive, mbarrier_expect_tx, mbarrier_passed, mbarrier_wait,
+    bar_arrive,
+    bar_sync,
+    mbarrier_arrive,
+    mbarrier_expect_tx,
+    mbarrier_passed,
+    mbarrier_wait,
 )
 from ..device.ptx_copies import bulk_load_shared_often, bulk_stores_have_read, copies_arrive
 from ..device.ptx_memory import ldg32, sts_v4
 from ..device.ptx_warp import lane_here, shfl_idx
 from ..device.ring import advance
 from ..epilogues import fill_by_table
-from ..epilogues.fill_by_copy_engine import fill_unit
+from ..epilogues.fill_by_copy_engine import fill_unit, write_pattern
 from ..operands import s8
 from . import sm90_choose_precision, sm90_prefill_queries
-from .sm90_prefill_config import ROWS_LOG2
-from ..epilogues.fill_by_copy_engine import write_pattern
-from .sm90_prefill_config import CONFIGS, COPIERS
+from .sm90_prefill_config import CONFIGS, COPIERS, ROWS_LOG2
 from .sm90_prefill_steps import AllSteps, StepsOfPrecision
 
 COST = {sm90_choose_precision.INT8: 1, sm90_choose_precision.BF16: 2}   # of a step
-# Named barriers, 0 being the CTA's: the copying warps' first item is on its way, for the loading warp; of the copying warps: what the fill writes.
+# Named barriers, 0 being the CTA's: the copying warps' first item is on its way, for the loading warp; of the copying
+# warps: what the fill writes.
 ASKED, PATTERN = 1, 2
 
 
@@ -50,6 +56,7 @@ class StagedProducer:
 
     @cute.jit
     def produce(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, warp: Int32, lane: Int32):
+        """Warp 0 loads key pages, the others copy queries."""
         if warp == 0:
             self.load(args, layout, smem, cta, ctas)
         else:
@@ -58,6 +65,7 @@ class StagedProducer:
     # ---------------------------------------------------------------- key pages
     @cute.jit
     def load(self, args, layout, smem: Int32, cta: Int32, ctas: Int32):
+        """The loading warp: the pages of the CTA's steps into the K ring."""
         f = self.config
         first, left = self.steps.share(args, cta, ctas)
         if left > 0:
@@ -84,7 +92,9 @@ class StagedProducer:
                         mbarrier_expect_tx(full, f.page_bytes)
                         bulk_load_shared_often(smem + f.k_ring + stage * f.page_bytes, source, f.page_bytes, full)
                     word = following
-                    if opening != 0:        # a ring of pages for every CTA takes longer to come than the first queries, which nothing can start without
+                    # A ring of pages for every CTA takes longer to come than the first queries, which nothing can
+                    # start without
+                    if opening != 0:
                         bar_sync(Int32(ASKED), 32 * f.producer_warps)
                         opening = Int32(0)
                     stage, parity = advance(stage, parity, f.stages)
@@ -94,8 +104,9 @@ class StagedProducer:
                     at = self.steps.next_cursor(args, layout, at, item, first)
 
     def page_words(self, args, layout, item, first, pages):
-        """A lane a page: of the item's pages first .. first + 31 (past its last: that one) the place in the pass; of two forms a word of `lists`. Read so and not page by page: a load
-        beside every page keeps the matrix instructions waiting."""
+        """A lane a page: of the item's pages first .. first + 31 (past its last: that one) the place in the pass; of
+        two precisions a word of `lists`. Read so and not page by page: a load for every page keeps the matrix instructions
+        waiting."""
         at = item.page + cutlass.min(first + lane_here(), pages - 1)
         if self.two_precisions:
             return ldg32(args.scratch.toint() + layout.lists + Int64(at) * 4)
@@ -104,6 +115,7 @@ class StagedProducer:
     # ---------------------------------------------------------------- queries and -inf
     @cute.jit
     def copy(self, args, layout, smem: Int32, cta: Int32, ctas: Int32, w: Int32, lane: Int32):
+        """Copying warp w: its part of the rows of each item into the Q ring, and its share of the fill."""
         f = self.config
         unit, units = Int64(cta * COPIERS + w), Int64(0)
         falls = ldg32(args.scratch.toint(), Scratch.FALLS)
@@ -121,7 +133,8 @@ class StagedProducer:
                 pages = cutlass.min(left, item.pages)
                 full, empty = smem + f.q_full + slot * 8, smem + f.q_empty + slot * 8
                 if unit < units:
-                    # Only who is ahead of the consumers has the time: of short items, and at the start, they would wait for it.
+                    # Only a warp that is ahead of the consumers has the time: with short items, and at the start,
+                    # they would wait for it.
                     if cute.arch.make_warp_uniform(mbarrier_passed(empty, parity)) == 0:
                         fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
                         unit = unit + stride

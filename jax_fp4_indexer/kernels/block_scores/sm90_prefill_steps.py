@@ -1,6 +1,8 @@
-"""How a prefill kernel walks its steps: AllSteps, all steps of the plan; StepsOfPrecision, those of one form (kernels/block_scores/sm90_choose_precision.py).
+"""Which steps a prefill kernel works: AllSteps, all steps of the schedule; StepsOfPrecision, those of one precision
+(kernels/block_scores/sm90_choose_precision.py).
 
-In a StepsOfPrecision an item's `page` is the index into `lists` of its first page; its pages stand one after the other there.
+In StepsOfPrecision an item's `page` is the index into `lists` of its first page; its pages stand one after the
+other there.
 """
 import dataclasses
 
@@ -18,7 +20,8 @@ from .sm90_choose_precision import RECORD_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionCursor:
-    """record = entry * heads_kv + KV head, head group, half = 0 for the first tile of the pair, 1 for the second. The half has a step of the form."""
+    """record = entry * heads_kv + KV head, head group, half = 0 for the first tile of the pair, 1 for the second. The
+    half has a step in this precision."""
     record: Int32
     group: Int32
     half: Int32
@@ -29,6 +32,7 @@ class AllSteps:
 
     @staticmethod
     def next_cursor(args, layout, at, item, step):
+        """The cursor after that of `item`."""
         return prefill_items.next_cursor(args, at, item)
 
 
@@ -37,9 +41,11 @@ class StepsOfPrecision:
         self.precision = precision
 
     def total(self, args):
+        """Steps of this precision."""
         return ldg64(args.scratch.toint(), 16 + 8 * self.precision)
 
     def record(self, args, layout, index):
+        """Address of this precision's half of record `index`."""
         return args.scratch.toint() + layout.head_steps + Int64(index) * RECORD_BYTES + 32 * self.precision
 
     @cute.jit
@@ -49,7 +55,8 @@ class StepsOfPrecision:
 
     @cute.jit
     def start(self, args, layout, step: Int64):
-        """(position, pages of its item to skip) of a step below the total; all lanes of a warp. Of records that start at the same step only the last has steps."""
+        """(position, pages of its item to skip) of a step below the total; all lanes of a warp. Of records that start
+        at the same step only the last has steps."""
         low = prefill_items.last_before(self.record(args, layout, Int32(0)) + 16, ldg32(args.scratch.toint() + 12) * args.heads_kv, step)
         at = self.record(args, layout, low)
         _, pages_a, _, pages_b = ldg_v4(at)

@@ -1,19 +1,24 @@
-"""First launch of a staged prefill: the plan, and the key pages of the pass widened to bf16; MXFP4 also to int8.
+"""First launch of a staged prefill: the plan, and the key pages of the pass dequantised to bf16; MXFP4 also to int8.
 
     CTA 0         writes the table of the plan (kernels/block_scores/prefill_schedule.py), then helps with the tokens
-    other CTAs    key pages (page of the pass, kv head) one after the other; after that, from the last CTA down, the tokens:
-                  token_pages for the -inf fill and, for MXFP4, query_flags
+    other CTAs    key pages (page of the pass, kv head) one after the other; after that, from the last CTA down, the
+                  tokens: token_pages for the -inf fill and, for MXFP4, query_flags
     (a launch of one CTA does both)
 
-A widened page is the exact image that the main kernel keeps in shared memory, 128-byte swizzle, K-major. bf16, 32 KB: 16-byte piece c of row r at
-`(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16`; int8, 16 KB: at `r * 128 + (c ^ (r % 8)) * 16`. A piece holds four bytes of each quarter of the row, as the A
-operand meets them (sm90_prefill_queries.py): bf16 piece 4 * j + i pair i (codes i, i + 4) of word j of each quarter, int8 piece 2 * j + h its codes 4 * h .. 4 * h + 3. A thread
-widens one word, so what a warp makes of two rows passes through its stretch of shared memory. A page id outside the pool gives a page of NaN. A page without a
-counted key is not written: no item names it.
+A dequantised page is the exact image that the main kernel keeps in shared memory, 128-byte swizzle, K-major. bf16, 32
+KB: 16-byte piece c of row r at `(c // 8) * 16384 + r * 128 + ((c % 8) ^ (r % 8)) * 16`; int8, 16 KB: at `r * 128 + (c
+^ (r % 8)) * 16`. A piece holds four bytes of each quarter of the row, as the A operand meets them
+(sm90_prefill_queries.py): bf16 piece 4 * j + i pair i (codes i, i + 4) of word j of each quarter, int8 piece 2 * j +
+h its codes 4 * h .. 4 * h + 3. A thread dequantises one word, so what a warp makes of two rows passes through its
+stretch of shared memory. A page id outside the pool gives a page of NaN. A page without a counted key is not written:
+no item names it.
 
-What MXFP4 notes beside them, from counted rows only, every word by exactly one CTA (configs Scratch says where):
-    page_flags    128 - the first row with an exponent that bf16 does not hold, so that the fixup touches only queries that see one; 0: none
-    exponents     the least exponent of the page where int8 holds all of it: all exponents within INT8_SPAN and KEY_WINDOW, no NaN; else 0
+What MXFP4 notes in addition to them, from counted rows only, every word by exactly one CTA (configs Scratch says
+where):
+    page_flags    128 - the first row with an exponent that bf16 does not hold, so that the fixup touches only queries
+                  that see one; 0: none
+    exponents     the least exponent of the page where int8 holds all of it: all exponents within INT8_SPAN and
+                  KEY_WINDOW, no NaN; else 0
     query_flags   the same two questions of the query rows, from scale bytes alone
 Eight zero codes have any exponent: a word of them counts for neither question (unless its scale is NaN).
 """
@@ -22,31 +27,39 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...configs.block_scores import (
-    GROUPS, INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW,
+    GROUPS,
+    INT8_SPAN,
+    KEY_WINDOW,
+    NARROW_PAGE_BYTES,
+    PAGE,
+    QUERY_CHUNK,
+    QUERY_FLAG_HEADS,
+    QUERY_WINDOW,
     WIDE_PAGE_BYTES,
 )
 from ..device.integers import clamp_from_below
 from ..device.ptx_math import outside, pack64, select
-from ..device.ptx_memory import ldg32, ldg_u8, lds128, lds64, stg32, stg64, stg_v4, sts32, sts_v4
+from ..device.ptx_memory import ldg32, ldg_u8, lds64, lds128, stg32, stg64, stg_v4, sts32, sts_v4
 from ..device.ptx_warp import redux
 from ..operands import s8
-from ..operands.bf16 import key_codes_to_bf16, key_scale, NAN_PAIR
-from ..operands.scale_addresses import Operators, SCALE_TILE, tile_bytes, tiled_offset
+from ..operands.bf16 import NAN_PAIR, key_codes_to_bf16, key_scale
+from ..operands.scale_addresses import SCALE_TILE, Operators, tile_bytes, tiled_offset
 from . import prefill_schedule
 from .kernel import BlockScoresKernel
 from .sm90_prefill_config import ROWS_LOG2
 
 THREADS = 256
 WARPS = THREADS // 32
-WORDS = PAGE * 16 // THREADS    # words of 8 codes a thread widens of a page
+WORDS = PAGE * 16 // THREADS    # words of 8 codes that a thread dequantises of a page
 BATCH = 16                      # heads of a token whose exponents a lane has in flight
-FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, two pages in turn
-ROWS_BYTES = 512                # shared memory of two widened rows
+FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, for two pages alternately
+ROWS_BYTES = 512                # shared memory of two dequantised rows
 
 
 class Prepare(BlockScoresKernel):
-    """format "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma". widen=False: the plan alone, for the main launch that widens pages itself
-    (sm90_prefill_direct.py); page_flags and the header's flag are then cleared here and set by that launch."""
+    """format "nvfp4" | "mxfp4", scale_layout "public" | "preordered_mma". widen=False: the plan alone, for the main
+    launch that widens pages itself (sm90_prefill_direct.py); page_flags and the header's flag are then cleared here
+    and set by that launch."""
 
     def __init__(self, format, scale_layout, widen=True):
         self.format, self.scale_layout, self.widen = format, scale_layout, widen
@@ -58,6 +71,7 @@ class Prepare(BlockScoresKernel):
 
     @cute.kernel
     def kernel(self, args):
+        """One CTA: the table (CTA 0), pages (the others), then the tokens."""
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
@@ -80,6 +94,7 @@ class Prepare(BlockScoresKernel):
     # ---------------------------------------------------------------- key pages
     @cute.jit
     def pages(self, args, layout, worker: Int32, workers: Int32, tid: Int32, warp: Int32, smem: Int32):
+        """A CTA's pages of the pass: every `workers`-th (page, KV head)."""
         units = Int64(args.pages_per_pass) * Int64(args.heads_kv)
         unit, turn = Int64(worker), Int32(0)
         while unit < units:
@@ -121,7 +136,8 @@ class Prepare(BlockScoresKernel):
 
     @cute.jit
     def widen_page(self, args, layout, source: Int64, unit: Int64, counted: Int32, tid: Int32, warp: Int32, flags: Int32, stage: Int32):
-        """Page `unit` of the pass, number `source` in the pool. flags: WARPS * 16 bytes that the page before did not use; stage: the warp's WORDS * ROWS_BYTES."""
+        """Page `unit` of the pass, number `source` in the pool. flags: WARPS * 16 bytes that the page before did not
+        use; stage: the warp's WORDS * ROWS_BYTES."""
         word = tid % 16
         codes = args.k.toint() + source * (PAGE * 64) + Int64(tid) * 4
         wide = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
@@ -134,7 +150,8 @@ class Prepare(BlockScoresKernel):
                 s[i] = ldg_u8(args.k_scale.toint() + source * (PAGE * groups) + Int64(row * groups + group))
             else:
                 s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.format) + Int64(tiled_offset(row, group, Operators)))
-        # Slot 4 * p + j of a row's stretch holds piece p of words j, of the second row those of p ^ 1: lanes that store together hit all banks.
+        # Slot 4 * p + j of a row's stretch holds piece p of words j, of the second row those of p ^ 1: lanes that
+        # store together hit all banks.
         lane, far = tid % 32, tid // 16 % 2 * 4
         to = stage + lane // 16 * 256 + word % 4 * 16 + word // 4 * 4
         cute.arch.sync_warp()           # the page before has been read
@@ -180,7 +197,8 @@ class Prepare(BlockScoresKernel):
 
     @cute.jit
     def over_page(self, bad: Int32, least: Int32, most: Int32, smem: Int32, tid: Int32, warp: Int32):
-        """Maximum, minimum, maximum over the CTA. One barrier a page suffices: pages take turns with two rows of words."""
+        """Maximum, minimum, maximum over the CTA. One barrier a page suffices: pages take turns with two rows of
+        words."""
         bad, least, most = redux("max", bad), redux("min", least), redux("max", most)
         if tid % 32 == 0:
             sts_v4(smem + warp * 16, [bad, least, most, Int32(0)])
@@ -192,6 +210,7 @@ class Prepare(BlockScoresKernel):
 
     @cute.jit
     def nan_page(self, dst: Int64, tid: Int32):
+        """A page of NaN at address `dst`."""
         nan = Int32(NAN_PAIR)
         for i in cutlass.range(WIDE_PAGE_BYTES // (THREADS * 16), unroll=1):
             stg_v4(dst + Int64(i * THREADS + tid) * 16, [nan, nan, nan, nan])
@@ -209,7 +228,8 @@ class Prepare(BlockScoresKernel):
     # ---------------------------------------------------------------- query exponents
     @cute.jit
     def query_flags(self, args, layout, worker: Int32, workers: Int32, lane: Int32):
-        """A warp QUERY_CHUNK tokens at a time, those below the end of the last sequence: query_flags of configs Scratch."""
+        """A warp QUERY_CHUNK tokens at a time, those below the end of the last sequence: query_flags of configs
+        Scratch."""
         end = Int32(0)
         if args.num_seqs > 0:
             end = clamp_from_below(ldg32(args.cu_seqlens_q.toint() + Int64(args.num_seqs) * 4), 0, args.tokens)
@@ -220,7 +240,8 @@ class Prepare(BlockScoresKernel):
             rows = clamp_from_below(end - c * QUERY_CHUNK, 0, QUERY_CHUNK)
             found = Int32(0)
             if rows > 0:
-                # one word = the four exponents of a (token, head); a lane has a token and every fourth head, BATCH of them in flight. Reading one twice does no harm.
+                # one word = the four exponents of a (token, head); a lane has a token and every fourth head, BATCH of
+                # them in flight. Reading one twice does no harm.
                 t = c * QUERY_CHUNK + cutlass.min(lane % QUERY_CHUNK, rows - 1)
                 step = 32 // QUERY_CHUNK
                 for first in cutlass.range(0, args.heads_q, BATCH * step, unroll=1):

@@ -1,6 +1,8 @@
-"""The parameters of an op's kernels, from its spec: a pointer for each buffer, then an int32 for each scalar, in the spec's order.
+"""The parameters of an op's kernels, from its spec: a pointer for each buffer, then an int32 for each scalar, in the
+spec's order.
 
-The kernels, the manifest (and through it the launcher) and the simulator all read the order, the types and the alignments from here.
+The kernels, the manifest (and through it the launcher) and the simulator all read the order, the types and the
+alignments from here.
 """
 import dataclasses
 import functools
@@ -53,4 +55,5 @@ def alignments_of(spec: OpSpec) -> dict[str, int]:
 
 
 def _element(dtype: str | Cases) -> type:
+    """The DSL's type of a buffer's elements."""
     return cutlass.Uint8 if isinstance(dtype, Cases) else _ELEMENTS[dtype]

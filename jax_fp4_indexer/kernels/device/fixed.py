@@ -2,7 +2,8 @@
 
 
 class Fixed:
-    """A bundle whose fields never change after construction: inside a dynamic `if` or `while` it is the same object, so it carries nothing."""
+    """A bundle whose fields never change after construction: inside a dynamic `if` or `while` it is the same object,
+    so it carries nothing."""
 
     def __extract_mlir_values__(self):
         return []

@@ -14,7 +14,8 @@ def saturate(x: Int64) -> Int32:
 
 
 def clamp_from_below(x, low, high):
-    """As `clamp`, the lower end first: where low > high it is high. The prefill schedule is compiled with this order of the two instructions."""
+    """As `clamp`, the lower end first: where low > high it is high. The prefill schedule is compiled with this order
+    of the two instructions."""
     return cutlass.min(cutlass.max(x, low), high)
 
 

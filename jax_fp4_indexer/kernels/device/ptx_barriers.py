@@ -6,6 +6,7 @@ from .ptx import asm
 
 # ---- mbarriers
 def mbarrier_init(bar, arrivals):
+    """A barrier of `arrivals` arrivals a phase (a constant), for one thread to make."""
     asm(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", [], [bar], "r")
 
 
@@ -15,10 +16,12 @@ def mbarrier_expect_tx(bar, nbytes):
 
 
 def mbarrier_arrive(bar):
+    """One arrival."""
     asm("mbarrier.arrive.shared::cta.b64 _, [$0];", [], [bar], "r")
 
 
 def mbarrier_wait(bar, phase):
+    """Wait until the phase of parity `phase` is complete."""
     asm("{ .reg .pred p; L${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra L${:uid}; }", [], [bar, phase], "r,r")
 
 
@@ -34,6 +37,7 @@ def expect_elected(bar, nbytes):
 
 # ---- fences
 def fence_mbarrier_init():
+    """Barriers made by this thread can be seen by the cluster and by the copy engine."""
     asm("fence.mbarrier_init.release.cluster;", [], [], "")
 
 
@@ -44,8 +48,10 @@ def fence_async_shared():
 
 # ---- named barriers
 def bar_sync(index, threads):
+    """Named barrier: arrive and wait, `threads` threads in all (a constant)."""
     asm(f"bar.sync $0, {threads};", [], [index], "r")
 
 
 def bar_arrive(index, threads):
+    """Named barrier: arrive without waiting."""
     asm(f"bar.arrive $0, {threads};", [], [index], "r")

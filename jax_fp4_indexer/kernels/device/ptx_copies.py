@@ -1,7 +1,7 @@
 """Asynchronous copies: the copy engine (cp.async.bulk), and cp.async of single lanes.
 
-Functions named `_elected` are called by a whole warp; one lane, chosen in the same piece of assembly, issues the copy. ptxas then issues it once a warp,
-where after a branch on the lane it writes a loop over the lanes that take it.
+Functions named `_elected` are called by a whole warp; one lane, chosen in the same piece of assembly, issues the
+copy. ptxas then issues it once a warp, where after a branch on the lane it writes a loop over the lanes that take it.
 """
 from .ptx import asm
 
@@ -14,7 +14,8 @@ def bulk_load(dst, src, nbytes, bar, policy):
 
 
 def bulk_load_shared_often(dst, src, nbytes, bar):
-    """Copy engine: nbytes from global src to shared dst, completing on bar; no cache hint, for what other CTAs read too."""
+    """Copy engine: nbytes from global src to shared dst, completing on bar; no cache hint, for what other CTAs read
+    too."""
     asm(f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {nbytes}, [$2];", [], [dst, src, bar], "r,l,r")
 
 
@@ -35,6 +36,7 @@ def bulk_store(dst, src, nbytes):
 
 
 def bulk_stores_commit():
+    """Close the thread's open group of bulk stores."""
     asm("cp.async.bulk.commit_group;", [], [], "")
 
 

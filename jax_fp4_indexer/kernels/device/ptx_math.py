@@ -1,6 +1,7 @@
 """Single PTX instructions of arithmetic and logic as functions: bits, integers, packed halves, floats.
 
-All 32-bit registers are Int32; shifts are spelled in PTX, so signedness never matters. The compiler may move and merge all of these but `opaque`.
+All 32-bit registers are Int32; shifts are spelled in PTX, so signedness never matters. The compiler may move and
+merge all of these but `opaque`.
 """
 from cutlass import Float32, Int32, Int64
 
@@ -9,14 +10,17 @@ from .ptx import asm
 
 # ---- bits
 def shl(a, n):
+    """a << n, n a constant."""
     return asm(f"shl.b32 $0, $1, {n};", [Int32], [a], "=r,r")
 
 
 def shr(a, n):
+    """a >> n, a unsigned, n a constant."""
     return asm(f"shr.u32 $0, $1, {n};", [Int32], [a], "=r,r")
 
 
 def and_(a, mask):
+    """a & mask, mask a constant."""
     return asm(f"and.b32 $0, $1, {mask:#x};", [Int32], [a], "=r,r")
 
 
@@ -46,6 +50,7 @@ def shr_by(a, n):
 
 
 def popc(a):
+    """Number of bits that are set."""
     return asm("popc.b32 $0, $1;", [Int32], [a], "=r,r")
 
 
@@ -91,10 +96,12 @@ def sub_sat(a, b):
 
 
 def xor(a, mask):
+    """a ^ mask, mask a constant."""
     return asm(f"xor.b32 $0, $1, {mask:#x};", [Int32], [a], "=r,r")
 
 
 def max_s32(a, b):
+    """Maximum, signed."""
     return asm("max.s32 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
 
 
@@ -114,18 +121,20 @@ def outside(x, low, span):
 
 
 def opaque(a):
-    """The same value, but nothing computed from it is moved out of a loop (which would hold registers all through it)."""
+    """The same value, but nothing computed from it is moved out of a loop (which would hold registers all through
+    it)."""
     return asm("mov.b32 $0, $1;", [Int32], [a], "=r,r", pure=False)
 
 
 def unseen(value, count):
-    """`value` as the compilers cannot know it: of a multiplication by a constant power of two they make shifts and additions, in the pipe that has more to do.
-    count: a kernel argument that is never negative."""
+    """`value` as the compilers cannot know it: of a multiplication by a constant power of two they make shifts and
+    additions, in the pipe that has more to do. count: a kernel argument that is never negative."""
     return shr(count, 31) + value
 
 
 # ---- packed halves
 def hmul2(a, b):
+    """Products of two f16x2."""
     return asm("mul.rn.f16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
 
 
@@ -136,11 +145,13 @@ def bcast_half(a, high):
 
 
 def e4m3x2_to_f16x2(a):
-    """Two E4M3 bytes in the low half -> f16x2 of their magnitudes; NaN (0x7F, 0xFF) stays NaN, bit 7 plays no part (sm_89 and later)."""
+    """Two E4M3 bytes in the low half -> f16x2 of their magnitudes; NaN (0x7F, 0xFF) stays NaN, bit 7 plays no part
+    (sm_89 and later)."""
     return asm("{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, $1; cvt.rn.f16x2.e4m3x2 x, l; abs.f16x2 $0, x; }", [Int32], [a], "=r,r")
 
 
 def bmul2(a, b):
+    """Products of two bf16x2."""
     return asm("mul.rn.bf16x2 $0, $1, $2;", [Int32], [a, b], "=r,r,r")
 
 
@@ -156,6 +167,7 @@ def select_f32(a, b, flag):
 
 
 def pack64(low, high):
+    """One 64-bit number of two words."""
     return asm("mov.b64 $0, {$1, $2};", [Int64], [low, high], "=l,r,r")
 
 
@@ -165,6 +177,7 @@ def unpack64(a):
 
 
 def bits_f32(a):
+    """The float with these bits."""
     return asm("mov.b32 $0, $1;", [Float32], [a], "=f,r")
 
 
@@ -179,4 +192,5 @@ def fmul(a, b):
 
 
 def s32_to_f32(a):
+    """The nearest float."""
     return asm("cvt.rn.f32.s32 $0, $1;", [Float32], [a], "=f,r")

@@ -25,10 +25,12 @@ def thread_here():
 
 # ---- shuffles
 def shfl_xor_f32(a, mask):
+    """The float of lane (own ^ mask)."""
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Float32], [a], "=f,f", pure=False)
 
 
 def shfl_xor(a, mask):
+    """The word of lane (own ^ mask)."""
     return asm(f"shfl.sync.bfly.b32 $0, $1, {mask}, 0x1f, 0xffffffff;", [Int32], [a], "=r,r", pure=False)
 
 

@@ -1,4 +1,5 @@
-"""Stages of a ring buffer in shared memory: which stage comes next, and with which parity its barriers are waited for."""
+"""Stages of a ring buffer in shared memory: which stage comes next, and with which parity its barriers are waited
+for."""
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32

@@ -9,8 +9,8 @@ from .ptx import asm
 
 _ELECT = "{ .reg .pred one; .reg .b32 e; elect.sync e|one, -1; "
 
-# Shared-memory descriptor: start in 16-byte units in bits 0-13; high word: stride of 8 rows in the same units in bits 0-13, version 1 in bits 14-15,
-# layout in bits 29-31 (4: rows of 64 bytes, swizzled)
+# Shared-memory descriptor: start in 16-byte units in bits 0-13; high word: stride of 8 rows in the same units in bits
+# 0-13, version 1 in bits 14-15, layout in bits 29-31 (4: rows of 64 bytes, swizzled)
 OPERAND = 4 << 29 | 1 << 14 | 512 // 16                 # K-major codes: 128 rows of 64 bytes, 64-byte swizzle
 SCALE_ATOM = 1 << 14 | 128 // 16                        # 32 rows of 16 bytes, dense
 K_STEP = 2                                              # 64 codes = 32 bytes further, in 16-byte units
@@ -22,9 +22,11 @@ def start(address):
 
 
 def instruction(format, step):
-    """Instruction descriptor: E2M1 x E2M1, M 128, N 128, K 64, scales UE4M3 or E8M0; of `step` 0 or 1 (64 elements of d each).
+    """Instruction descriptor: E2M1 x E2M1, M 128, N 128, K 64, scales UE4M3 or E8M0; of `step` 0 or 1 (64 elements of
+    d each).
 
-    MXFP4 has two scales for 64 elements: both steps lie in the same scale columns, and the second takes bytes 2 and 3 (scale factor id 2)."""
+    MXFP4 has two scales for 64 elements: both steps lie in the same scale columns, and the second takes bytes 2 and 3
+    (scale factor id 2)."""
     value = 1 << 7 | 1 << 10 | (128 // 8) << 17 | (128 // 16) << 24
     if format == "mxfp4":
         value |= 1 << 23 | (2 * step) << 29 | (2 * step) << 4
@@ -38,6 +40,7 @@ def tmem_alloc(address, columns):
 
 
 def tmem_dealloc(tmem, columns):
+    """Give `columns` columns back."""
     asm(f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $0, {columns};", [], [tmem], "r")
 
 
@@ -47,7 +50,8 @@ def fence_after():
 
 
 def copy_scales(column, atoms, words):
-    """Scales of 128 rows (`words` atoms of 512 bytes from descriptor start `atoms` on) to TMEM columns, in every lane quarter."""
+    """Scales of 128 rows (`words` atoms of 512 bytes from descriptor start `atoms` on) to TMEM columns, in every lane
+    quarter."""
     text = _ELECT + ".reg .b32 s; .reg .b64 d; "
     for i in range(words):
         text += f"add.s32 s, $1, {32 * i}; mov.b64 d, {{s, {signed(SCALE_ATOM)}}}; @one tcgen05.cp.cta_group::1.32x128b.warpx4 [$0+{4 * i}], d; "
@@ -88,7 +92,8 @@ def _tree(x):
 
 
 def row_maximum(tmem, free, ld_red):
-    """Maximum over the 128 columns of this lane's row; one arrival a warp on `free` once the columns are in registers."""
+    """Maximum over the 128 columns of this lane's row; one arrival a warp on `free` once the columns are in
+    registers."""
     names = [f"x{i}" for i in range(128)]
     text = "{ .reg .f32 x<128>; "
     listed = "{" + ", ".join(names) + "}"

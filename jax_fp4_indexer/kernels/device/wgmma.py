@@ -1,14 +1,17 @@
-"""Hopper's warpgroup matrix instructions: A (64 rows) from registers or shared memory, B (columns) from shared memory.
+"""Hopper's warpgroup matrix instructions: A (64 rows) from registers or shared memory, B (columns) from shared
+memory.
 
-They run asynchronously. Order: `fence` the A registers, `mma` ..., `commit`, later `wait`. Until the wait nothing may touch the
-accumulators or the A registers. Keep one accumulator per commit group, and nothing but that in flight over a loop's back edge:
-with two of them ptxas has given the registers away (seen with CUDA 13; no warning).
+They run asynchronously. Order: `fence` the A registers, `mma` ..., `commit`, later `wait`. Until the wait nothing may
+touch the accumulators or the A registers. Keep one accumulator per commit group, and nothing but that in flight over
+a loop's back edge: with two of them ptxas has given the registers away (seen with CUDA 13; no warning).
 
-`mma`: f16 operands, f32 accumulators; B lies in 8 x 16-byte core matrices without swizzle: (column c, k) of a k16 step is at byte
+`mma`: f16 operands, f32 accumulators; B lies in 8 x 16-byte core matrices without swizzle: (column c, k) of a k16
+step is at byte
     (c // 8) * 256 + ((k % 16) // 8) * 128 + (c % 8) * 16 + (k % 8) * 2,    steps of N columns are N * 32 bytes apart.
 
-`start_tile`: all K steps of a tile of bf16 (f32 accumulators) or int8 (int32), one commit group. Shared operands are K-major with 128-byte swizzle: of n rows
-the 16-byte piece c of row r is at `(c // 8) * n * 128 + r * 128 + ((c % 8) ^ (r % 8)) * 16`.
+`start_tile`: all K steps of a tile of bf16 (f32 accumulators) or int8 (int32), one commit group. Shared operands are
+K-major with 128-byte swizzle: of n rows the 16-byte piece c of row r is at `(c // 8) * n * 128 + r * 128 + ((c % 8) ^
+(r % 8)) * 16`.
 """
 from cutlass import Float32, Int32, Int64
 
@@ -23,6 +26,7 @@ def operand_descriptor(addr):
 
 
 def step_bytes(columns):
+    """Bytes from a k16 step of the B operand to the next."""
     return columns * 32
 
 
@@ -47,7 +51,8 @@ def _k_step(k, rows):
 
 
 def start_tile(kind, columns, row_bytes, a, b):
-    """A tile of 64 rows x `columns`: the bits of a new accumulator (columns / 2 registers a thread), which nobody may touch before a wait. The fence of A's registers is in it.
+    """A tile of 64 rows x `columns`: the bits of a new accumulator (columns / 2 registers a thread), which nothing
+    may touch before a wait. The fence of A's registers is in it.
 
     kind: "bf16" | "s8"; a: registers, four a K step of 32 bytes, or a descriptor; b: descriptor."""
     n, steps, in_registers = columns // 2, row_bytes // 32, isinstance(a, list)
@@ -66,12 +71,14 @@ def start_tile(kind, columns, row_bytes, a, b):
 
 
 def fence(regs):
-    """Orders the writes of these registers before the matrix instructions that follow (they pass through it, so nothing sinks below)."""
+    """Orders the writes of these registers before the matrix instructions that follow (they pass through it, so
+    nothing sinks below)."""
     n = len(regs)
     return list(asm("wgmma.fence.sync.aligned;", [Int32] * n, regs, ",".join(["=r"] * n + [str(i) for i in range(n)]), pure=False))
 
 
 def commit():
+    """Close a group: the matrix instructions since the last one."""
     asm("wgmma.commit_group.sync.aligned;", [], [], "")
 
 

@@ -4,10 +4,11 @@ from ..device.ptx_warp import shfl_xor_f32
 
 
 def over_row_groups(values, lane):
-    """Maxima over the 8 row groups (lane / 4) of a warp. values: the columns' maxima of this lane's group, a list whose length is a power of two.
+    """Maxima over the 8 row groups (lane / 4) of a warp. values: the columns' maxima of this lane's group, a list
+    whose length is a power of two.
 
-    A transposing butterfly: each of its three steps halves the list as long as there is more than one value, so that a lane ends with
-    len(values) / 8 columns (one at least), those whose numbers its bits 4, 3, 2 choose."""
+    A transposing butterfly: each of its three steps halves the list as long as there is more than one value, so that
+    a lane ends with len(values) / 8 columns (one at least), those whose numbers its bits 4, 3, 2 choose."""
     for bit in (16, 8, 4):
         half = len(values) // 2
         if half:

@@ -1,9 +1,11 @@
-"""The -inf of what no item scores: slot (head, block kb, token t) with kb >= token_pages[t] (kernels/block_scores/prefill_schedule.py).
+"""The -inf of what no item scores: slot (head, block kb, token t) with kb >= token_pages[t]
+(kernels/block_scores/prefill_schedule.py).
 
-A *unit* is 32 chunks of 128 tokens of one output row (head, kb): a lane looks at one chunk's minimum and maximum, the warp then writes the
-chunks that need it, 512 bytes at a time. Scores `[Hq, Ktiles, Tq]`; units are numbered (chunk group, head, kb), kb fastest, so that neighbours in
-the numbering cost about the same. Right for any Tq: rows that do not start on 16 bytes are written a word a lane. Where the header says that a sum falls, NaN goes
-to every slot instead.
+A *unit* is 32 chunks of 128 tokens of one output row (head, kb): a lane looks at one chunk's minimum and maximum, the
+warp then writes the chunks that need it, 512 bytes at a time. Scores `[Hq, Ktiles, Tq]`; units are numbered (chunk
+group, head, kb), kb fastest, so that neighbours in the numbering cost about the same. Right for any Tq: rows that do
+not start on 16 bytes are written a word a lane. Where the header says that a sum decreases, NaN goes to every slot
+instead.
 """
 import dataclasses
 

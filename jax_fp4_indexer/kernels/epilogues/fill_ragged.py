@@ -1,7 +1,8 @@
-"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no sequence.
+"""The -inf of every slot that no block's arithmetic reaches: blocks past a sequence's pages, and tokens of no
+sequence.
 
-Scores are [Hq, Ktiles, Tq]. A lane has a token of its own and a warp goes through the rows (head, block) that its tokens need, so that a store fills a line; where a
-row is shorter than a line, a warp writes several rows at a time.
+Scores are [Hq, Ktiles, Tq]. A lane has a token of its own and a warp goes through the rows (head, block) that its
+tokens need, so that a store fills a line; where a row is shorter than a line, a warp writes several rows at a time.
 """
 import cutlass
 import cutlass.cute as cute
@@ -15,14 +16,15 @@ from .fill_by_table import fill_bits
 
 @cute.jit
 def fill_invisible(seqs, falls, scores, heads_q, thread, threads, store: cutlass.Constexpr = stg32):
-    """Threads `thread` of `threads` of the whole grid together, whole warps. scores: address of f32 [Hq, Ktiles, Tq]. falls: 1 to write NaN to every slot.
-    store: of a word (device/ptx_memory.py)."""
+    """Threads `thread` of `threads` of the whole grid together, whole warps. scores: address of f32 [Hq, Ktiles, Tq].
+    falls: 1 to write NaN to every slot. store: of a word (device/ptx_memory.py)."""
     seqs, nothing = seqs.unless(falls), fill_bits(falls)
     thread, tokens = opaque(thread), seqs.tokens
     warp, warps, lane = thread >> 5, threads >> 5, thread & 31
     side = cutlass.min(32 - clz(tokens - 1), 5)         # log2 of the tokens that a warp writes side by side
     groups = cutlass.max((tokens + 31) >> 5, 1)
-    # Warps `group`, `group + groups`, ... share the rows of a group of tokens; those over are idle. More groups than warps: one after the other.
+    # Warps `group`, `group + groups`, ... share the rows of a group of tokens; those over are idle. More groups than
+    # warps: one after the other.
     sharing, group, first = Int32(1), warp, Int32(0)
     if groups <= warps:
         sharing = warps // groups
@@ -38,8 +40,9 @@ def fill_invisible(seqs, falls, scores, heads_q, thread, threads, store: cutlass
 
 @cute.jit
 def fill_tokens(seqs, nothing, scores, heads_q, token, first, step, store: cutlass.Constexpr):
-    """A warp, a token a lane: of every head the rows first, first + step, ... from the last block upwards that the lane's token does not have. Upwards from the end, all
-    lanes are in the same row until they are done, whatever their sequences have, without asking one another (which cost the wide kernels 45 registers)."""
+    """A warp, a token a lane: of every head the rows first, first + step, ... from the last block upwards that the
+    lane's token does not have. Upwards from the end, all lanes are in the same row until they are done, whatever
+    their sequences have, without asking one another (which cost the wide kernels 45 registers)."""
     k_tiles, tokens = seqs.k_tiles, seqs.tokens
     blocks = k_tiles                                    # nothing to write: a token that does not exist
     if token < tokens:

@@ -1,4 +1,5 @@
-"""The any-scale path of one 16 x 8 piece of scores: any scales, any key limit a column. Rare, so compact rather than fast.
+"""The any-scale path of one 16 x 8 piece of scores: any scales, any key limit a column. Rare, so compact rather than
+fast.
 
 A piece is 16 keys (rows) by 8 packed queries (columns) on one warp. Lane (g, t) = (lane / 4, lane % 4) holds
 bytes 16t .. 16t+15 of key rows g and g + 8 (`lo`, `hi`: four words each) and of query column g, and gets the scores
@@ -9,8 +10,9 @@ bytes 16t .. 16t+15 of key rows g and g + 8 (`lo`, `hi`: four words each) and of
 | nvfp4 | groups 2t and 2t + 1 | operands are value * scale, exact in f16; one accumulation |
 | mxfp4 | group t | per group: the exact dot, times 2^(q byte + k byte - 254) as two factors; the groups are added in order |
 
-The mxfp4 form is right for every pair of bytes: exponents are added as integers before anything can overflow or flush,
-and byte 255 makes the score NaN. Results below 2^-126 are flushed or rounded once; above the range they are infinite.
+The mxfp4 arithmetic is right for every pair of bytes: exponents are added as integers before anything can overflow or
+flush, and byte 255 makes the score NaN. Results below 2^-126 are flushed or rounded once; above the range they are
+infinite.
 """
 import cutlass
 import cutlass.cute as cute
@@ -30,7 +32,8 @@ def query_operands(words):
 
 
 def key_operands(lo, hi, scales=None):
-    """Eight A fragments (value * 2^-14, times the scale if given). scales: for rows g and g + 8, two f16x2: of words 0-1 and of words 2-3."""
+    """Eight A fragments (value * 2^-14, times the scale if given). scales: for rows g and g + 8, two f16x2: of words
+    0-1 and of words 2-3."""
     fragments = []
     for j in range(4):
         a, b = codes_to_f16(lo[j]), codes_to_f16(hi[j])
@@ -51,7 +54,8 @@ def multiply(fragments, b, chains=1):
 
 
 def nvfp4_piece(lo, hi, scales, b):
-    """Scores * 2^-14 of a piece. scales: as in key_operands; b: value * scale of the column, in the order of query_operands."""
+    """Scores * 2^-14 of a piece. scales: as in key_operands; b: value * scale of the column, in the order of
+    query_operands."""
     return multiply(key_operands(lo, hi, scales), b)
 
 
@@ -62,7 +66,8 @@ def times_two_factors(x, exponent):
 
 
 def times_pow2(x, k_byte, q_byte):
-    """x * 2^(q + k - 254), NaN where either byte is 255. |x| < 2^11 and a multiple of 1/4: below -252 nothing is left of it."""
+    """x * 2^(q + k - 254), NaN where either byte is 255. |x| < 2^11 and a multiple of 1/4: below -252 nothing is left
+    of it."""
     y = times_two_factors(x, cutlass.max(k_byte + q_byte - 254, Int32(-252)))
     not_finite = Int32(cutlass.max(k_byte, q_byte) == 255)
     return select_f32(Float32(float("nan")), y, not_finite)
@@ -70,7 +75,8 @@ def times_pow2(x, k_byte, q_byte):
 
 @cute.jit
 def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane, chains: cutlass.Constexpr[int] = 1):
-    """Scores of a piece. k_lo, k_hi: scale bytes of group t of rows g and g + 8; b: query_operands; q_byte: of group t of column g. chains: see multiply (registers for time)."""
+    """Scores of a piece. k_lo, k_hi: scale bytes of group t of rows g and g + 8; b: query_operands; q_byte: of group
+    t of column g. chains: see multiply (registers for time)."""
     t = lane % 4
     total = [Float32(0.0)] * 4
     for x in cutlass.range(4, unroll=1):
@@ -83,7 +89,8 @@ def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane, chains: cutlass.Constexpr[i
 
 
 def counted_maximum(best, scores, key, limit):
-    """best (2: columns 2t, 2t+1) joined with a piece's scores of the keys that count. key: number of row g; limit: last key of each column."""
+    """best (2: columns 2t, 2t+1) joined with a piece's scores of the keys that count. key: number of row g; limit:
+    last key of each column."""
     out = []
     for c in range(2):
         m = best[c]

@@ -1,19 +1,22 @@
 """E2M1 codes times their group's scale as bf16, exactly.
 
-A nibble s e e m put at the sign, exponent and mantissa of a bf16 (s at bit 15, e e m at bits 8..6) reads as value * 2^-126, subnormal code
-included. One packed multiply by scale * 2^(126 + shift) gives value * scale * 2^shift for two elements; at most 6 significant bits, so
-nothing rounds as long as the exponent stays in range. Codes i and i + 4 of a 32-bit word share a register: order 0 4 1 5 2 6 3 7
-along D, the same for queries and keys, so that dot products do not see it.
+A nibble s e e m put at the sign, exponent and mantissa of a bf16 (s at bit 15, e e m at bits 8..6) reads as value *
+2^-126, subnormal code included. One packed multiply by scale * 2^(126 + shift) gives value * scale * 2^shift for two
+elements; at most 6 significant bits, so nothing rounds as long as the exponent stays in range. Codes i and i + 4 of a
+32-bit word share a register: order 0 4 1 5 2 6 3 7 along D, the same for queries and keys, so that dot products do
+not see it.
 
-    nvfp4   queries and keys carry 2^-10 each: every UE4M3 scale fits. An E4M3 byte at bits 10..4 reads as scale * 2^-120. 0x7F is NaN, bit 7 ignored.
-    mxfp4   scale 2^(byte - 127). Queries carry 2^-31 and are exact for bytes of QUERY_WINDOW, keys carry 2^31 and are exact for bytes of KEY_WINDOW
-            (configs/block_scores.py); 255 is NaN. Products are then exact and far from both ends of fp32. Other bytes give a
-            finite wrong value: prepare flags them and the exact kernel replaces the scores.
+    nvfp4   queries and keys carry 2^-10 each: every UE4M3 scale fits. An E4M3 byte at bits 10..4 reads as scale *
+            2^-120. 0x7F is NaN, bit 7 ignored.
+    mxfp4   scale 2^(byte - 127). Queries carry 2^-31 and are exact for bytes of QUERY_WINDOW, keys carry 2^31 and are
+            exact for bytes of KEY_WINDOW (configs/block_scores.py); 255 is NaN. Products are then exact and far from
+            both ends of fp32. Other bytes give a finite wrong value: prepare flags them and the exact kernel replaces
+            the scores.
 """
 from cutlass import Int32
 
 from ..device.ptx_math import and_, bmul2, imad, mux, select, shl, shr
-from ..device.ptx_memory import ld_u16, ld_u8
+from ..device.ptx_memory import ld_u8, ld_u16
 
 OUT_SCALE = {"nvfp4": 2.0**20, "mxfp4": 1.0}    # what the scores are multiplied by to undo the shifts
 NAN_PAIR = 0x7FC07FC0
@@ -25,13 +28,15 @@ def codes_to_bf16(w, scale):
 
 
 def key_codes_to_bf16(w, scale, format):
-    """codes_to_bf16 for keys: MXFP4 keys need a second multiply, because 2^(126 + 31) times the scale is out of range."""
+    """codes_to_bf16 for keys: MXFP4 keys need a second multiply, because 2^(126 + 31) times the scale is out of
+    range."""
     if format == "nvfp4":
         return codes_to_bf16(w, scale)
     return [bmul2(bmul2(pair, Int32(0x7E807E80)), scale) for pair in _pairs(w)]      # 2^126
 
 
 def _pairs(w):
+    """8 codes -> 4 words of bf16 pairs of value * 2^-126 (codes i, i + 4)."""
     out = []
     for i in range(4):
         sign = shl(w, 12 - 4 * i) if i < 3 else w

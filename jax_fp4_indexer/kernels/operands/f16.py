@@ -1,7 +1,8 @@
 """E2M1 codes and their scales as f16 operands, exactly.
 
-A code s e e m put at bits 15 and 11..9 of an f16 reads as value * 2^-14 (e = 0 lands on f16 subnormals, which HMUL2, HMMA and HGMMA keep).
-Word j of a row's 16 bytes held by a lane (codes n0 .. n7, n0 in the low nibble) becomes four f16x2, the operands of two k16 steps:
+A code s e e m put at bits 15 and 11..9 of an f16 reads as value * 2^-14 (e = 0 lands on f16 subnormals, which HMUL2,
+HMMA and HGMMA keep). Word j of a row's 16 bytes held by a lane (codes n0 .. n7, n0 in the low nibble) becomes four
+f16x2, the operands of two k16 steps:
 
     step 2j    : k = 2t, 2t+1 -> (n3, n7)    k = 2t+8, 2t+9 -> (n1, n5)
     step 2j+1  : k = 2t, 2t+1 -> (n2, n6)    k = 2t+8, 2t+9 -> (n0, n4)
@@ -19,8 +20,8 @@ CODE_EXPONENT = -14             # an operand is value * 2^CODE_EXPONENT
 def codes_to_f16(w, two=None):
     """8 codes -> 4 f16x2 of value * 2^-14: (n3,n7) (n1,n5) (n2,n6) (n0,n4). 7 logic operations and 4 left shifts.
 
-    two: a register that holds 2 (ptx_math.unseen). With it a multiplication does what two of the shifts did: added to 0111000, a nibble s e e m in front of
-    a 0 carries its s into bit 7 of the byte."""
+    two: a register that holds 2 (ptx_math.unseen). With it a multiplication does what two of the shifts did: added to
+    0111000, a nibble s e e m in front of a 0 carries its s into bit 7 of the byte."""
     odd = mux(w, shr(w, 3), 0x80808080)
     even = mux(shl(w, 4), shl(w, 1), 0x80808080) if two is None else mad(and_(w, 0x0F0F0F0F), two, 0x70707070)
     return (and_(odd, SIGN_AND_CODE), and_(shl(odd, 8), SIGN_AND_CODE), and_(even, SIGN_AND_CODE), and_(shl(even, 8), SIGN_AND_CODE))

@@ -1,8 +1,10 @@
-"""E2M1 codes times a power of two as int8, exactly: 2 * value << d, for d in 0 .. 3 (configs INT8_SPAN); at most 96 in magnitude.
+"""E2M1 codes times a power of two as int8, exactly: 2 * value << d, for d in 0 .. 3 (configs INT8_SPAN); at most 96
+in magnitude.
 
-A row, or a page, whose exponents lie within INT8_SPAN of the least one, e, is held with d = exponent - e; what is held is value * 2^(exponent - 127) in units
-of 2^(e - 128). Products and sums of 128 of them stay below 2^21, so int32 and fp32 sums are exact in any order, and a score is its integer times
-2^(q + k - 256): the same bits as in the bf16 form wherever that is right. Other d give wrong bytes, but code 0 is always 0.
+A row, or a page, whose exponents lie within INT8_SPAN of the least one, e, is held with d = exponent - e; what is
+held is value * 2^(exponent - 127) in units of 2^(e - 128). Products and sums of 128 of them stay below 2^21, so int32
+and fp32 sums are exact in any order, and a score is its integer times 2^(q + k - 256): the same bits as in the bf16
+products wherever those are right. Other d give wrong bytes, but code 0 is always 0.
 """
 from cutlass import Int32
 

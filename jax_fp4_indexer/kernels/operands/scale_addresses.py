@@ -1,9 +1,11 @@
-"""Where a scale byte lies in the tiled layout (formats/scale_layout.py states both layouts), for row, token and group numbers that are not negative.
+"""Where a scale byte lies in the tiled layout (formats/scale_layout.py states both layouts), for row, token and group
+numbers that are not negative.
 
-A tile is 128 rows by 4 groups, 512 bytes: the four bytes of a row's groups, SCALE_ROW bytes from a row to the next, 4 bytes from a row to the
-one 32 further. The next four groups lie in a tile of their own.
+A tile is 128 rows by 4 groups, 512 bytes: the four bytes of a row's groups, SCALE_ROW bytes from a row to the next, 4
+bytes from a row to the one 32 further. The next four groups lie in a tile of their own.
 
-The formulas divide by powers of two, and each kernel divides in its own way, which decides the instructions that it is made of:
+The formulas divide by powers of two, and each kernel divides in its own way, which decides the instructions that it
+is made of:
 
 | `by` | division | for |
 |---|---|---|
@@ -20,6 +22,7 @@ SCALE_ROW = 16                  # bytes from a row to the next one, in rows 32 i
 
 
 def _log2(n: int) -> int:
+    """log2 of a power of two."""
     return n.bit_length() - 1
 
 
