@@ -65,14 +65,8 @@ def last_before(first: Int64, count: Int32, step: Int64):
 
 
 @cute.jit
-def start(args, layout, step: Int64):
-    """(position, pages of its item to skip) of a step below the total. All lanes of a warp, same step."""
-    scratch = args.scratch.toint()
-    table = scratch + layout.entries
-    low = last_before(table, ldg32(scratch + 12), step)
-    entry = table + Int64(low) * Scratch.ENTRY_BYTES
-    pages_a, pages_b = ldg32(entry, 24), ldg32(entry, 28)
-    rest = step - ldg64(entry)
+def within_pair(rest: Int64, pages_a: Int32, pages_b: Int32):
+    """(unit, half, pages of its tile before it) of step `rest` of a pair of tiles: a unit has the pages of the first tile, then those of the second."""
     pages = Int64(pages_a + pages_b)
     unit = rest // pages
     skip = Int32(rest - unit * pages)
@@ -80,7 +74,19 @@ def start(args, layout, step: Int64):
     if skip >= pages_a:
         skip = skip - pages_a
         half = Int32(1)
-    return TableCursor(low, Int32(unit), half), skip
+    return Int32(unit), half, skip
+
+
+@cute.jit
+def start(args, layout, step: Int64):
+    """(position, pages of its item to skip) of a step below the total. All lanes of a warp, same step."""
+    scratch = args.scratch.toint()
+    table = scratch + layout.entries
+    low = last_before(table, ldg32(scratch + 12), step)
+    entry = table + Int64(low) * Scratch.ENTRY_BYTES
+    pages_a, pages_b = ldg32(entry, 24), ldg32(entry, 28)
+    unit, half, skip = within_pair(step - ldg64(entry), pages_a, pages_b)
+    return TableCursor(low, unit, half), skip
 
 
 @cute.jit

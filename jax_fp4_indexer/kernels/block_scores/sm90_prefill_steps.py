@@ -60,15 +60,8 @@ class StepsOfPrecision:
         low = prefill_items.last_before(self.record(args, layout, Int32(0)) + 16, ldg32(args.scratch.toint() + 12) * args.heads_kv, step)
         at = self.record(args, layout, low)
         _, pages_a, _, pages_b = ldg_v4(at)
-        rest = step - ldg64(at, 16)
-        pages = Int64(pages_a + pages_b)
-        group = rest // pages
-        skip = Int32(rest - group * pages)
-        half = Int32(0)
-        if skip >= pages_a:
-            skip = skip - pages_a
-            half = Int32(1)
-        return PrecisionCursor(low, Int32(group), half), skip
+        group, half, skip = prefill_items.within_pair(step - ldg64(at, 16), pages_a, pages_b)
+        return PrecisionCursor(low, group, half), skip
 
     @cute.jit
     def load_item(self, args, layout, at: PrecisionCursor, skip: Int32, rows_log2: cutlass.Constexpr):
