@@ -72,9 +72,11 @@ class BenchCase(Protocol):
         """Memory that timing the case takes at least."""
 
     def baselines(self, how: How) -> dict[str, Callable[[Any, int], Any]]:
-        """What is timed for comparison, by name, on the arrays of `make` with public scales: "xla", what a JAX user
-        writes without a kernel and which materialises what it likes; "reference", the definition under `jit`. A name
-        is left out where the case does not fit."""
+        """What is timed for comparison, on the arrays of `make` with public scales. A row has the time as "<name>_us".
+
+        Names with a column of their own: "xla", what a JAX user writes without a kernel and which materialises what it
+        likes; "reference", the definition under `jit`. A name is left out where the case does not fit.
+        """
 
     def describe(self) -> str:
         """Its shape in a few words."""
