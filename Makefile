@@ -74,7 +74,7 @@ example: cubins library
 
 check: venv
 	$(BIN)/ruff check jax_fp4_indexer tests benchmarks tools examples
-	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "not random" tests/test_layers.py tests/specs tests/simulated/test_kernels.py
+	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "not random" tests/test_layers.py tests/specs tests/harness tests/simulated/test_kernels.py
 
 test: cubins library
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup

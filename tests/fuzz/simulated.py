@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import sys
 
+from harness.ops.block_scores import wire
 from ptxsim import kernels
 from ptxsim.launch import SimError
 from simulated import launches, selection
@@ -24,7 +25,7 @@ def run(variant, case, truth, schedule="eager"):
     mode, _, seed = schedule.partition(":")
     passes = (None, 3)[case.index % 2] if variant.path == "prefill" else None
     try:
-        outcome = launches.run_variant(kernels.load(variant.launches), variant, inp, mode=mode, seed=int(seed or 0), passes_of=passes)
+        outcome = launches.run_variant(kernels.load(variant.launches), variant, wire(inp, variant.scale_layout, passes), mode=mode, seed=int(seed or 0))
     except SimError as error:
         return [f"{type(error).__name__}: {error}"]
     problem = expected.judge(outcome.scores, case.pool, truth)
@@ -60,7 +61,7 @@ def main(argv=None):
     p.add_argument("--variants", default="", help="part of a label, e.g. sm_90a.native.decode")
     p.add_argument("--schedules", default="eager,random:7")
     args = p.parse_args(argv)
-    chosen = [v for v in selection.all_variants() if args.variants in selection.label(v)]
+    chosen = [v for v in selection.all_variants("block_scores") if args.variants in selection.label(v)]
     counts, failures = sweep(args.seed, range(args.first, args.first + args.cases), chosen, args.schedules.split(","))
     print(f"{counts['cases']} cases, {counts['invalid']} of them invalid, {len(failures)} failures")
     return bool(failures)

@@ -159,6 +159,14 @@ def _forget_old(folder):
 _loaded = {}
 
 
+def _missing(kernels):
+    """{arch: jobs} of the kernels that neither the build nor the cache holds."""
+    jobs = {}
+    for kernel in (k for k in kernels if k not in _loaded and not _record_path(k).is_file()):
+        jobs.setdefault(kernel.arch, []).append({**dataclasses.asdict(kernel), "source": kernel.source, "path": str(_record_path(kernel))})
+    return jobs
+
+
 def load(kernels):
     """[variants.Kernel] -> [Kernel] in order; what neither the build nor the cache holds is compiled first, one process an arch.
 
@@ -166,17 +174,14 @@ def load(kernels):
     """
     if manifest.dsl_version() is None:
         raise RuntimeError(f"{manifest.DSL} is not installed; pip install 'jax-fp4-indexer[dev]'")
-    missing = {}
     for kernel in (k for k in kernels if k not in _loaded):
         if found := _built(kernel):
             _loaded[kernel] = found
-        elif not _record_path(kernel).is_file():
-            job = {**dataclasses.asdict(kernel), "source": kernel.source, "path": str(_record_path(kernel))}
-            missing.setdefault(kernel.arch, []).append(job)
-    for arch, jobs in missing.items():
-        _compile(arch, jobs)
-    if missing:
-        _forget_old(cache.folder() / "ptx")
+    if _missing(kernels):
+        with cache.locked("ptx"):           # of two test processes the second finds what the first has compiled
+            for arch, jobs in _missing(kernels).items():
+                _compile(arch, jobs)
+            _forget_old(cache.folder() / "ptx")
     for kernel in (k for k in kernels if k not in _loaded):
         record = json.loads(_record_path(kernel).read_text())
         _loaded[kernel] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"]), "alignments": _alignments(kernel)})

@@ -89,7 +89,9 @@ def build(name, folder):
     if path in _failures:
         raise DoesNotBuild(_failures[path])
     if not path.exists():
-        cache.replace(path, compile_to)
+        with cache.locked(name):
+            if not path.exists():
+                cache.replace(path, compile_to)
     return path
 
 

@@ -11,7 +11,7 @@ import time
 
 from ptxsim import kernels, mutate
 
-from . import cases, mutations, selection
+from . import mutations, selection
 
 
 def _select(words):
@@ -38,7 +38,7 @@ def _sweep(variant, args):
 def _statistics(variant, args):
     """Prints the statistics of every row and kernel in the first schedule."""
     schedule, bad = args.schedules.split(",")[0], 0
-    for row, kernel, report, problems in selection.statistics(kernels.load(variant.launches), variant, cases.of(variant.path, variant.format, args.cases), schedule):
+    for row, kernel, report, problems in selection.statistics(kernels.load(variant.launches), variant, selection.rows(variant, match=args.cases), schedule):
         bad += bool(problems)
         print(f"{selection.label(variant)} {row} {schedule}: {kernel.name}\n{report}" + "".join(f"\n  wrong: {p}" for p in problems), flush=True)
     return bad

@@ -22,6 +22,10 @@ class Case:
     def name(self):
         return self.table.name
 
+    @property
+    def tags(self):
+        return self.table.tags
+
 
 def _bad_pages(inp, at):
     wrong = [inp.k.shape[0], -1, 2**30, -2**31, 2**31 - 1]

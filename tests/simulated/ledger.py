@@ -7,7 +7,6 @@ A line is a claim, and names what it was made with: the text of every kernel, th
 another in the tree. Lines are written by `make evidence` (sweep.py), never by hand; `make test` says which are stale, `make release-check` fails on them.
 """
 import dataclasses
-import fcntl
 import functools
 import json
 import pathlib
@@ -110,10 +109,7 @@ class Ledger:
 
     def put(self, name, make):
         """Replace a line by `make` of what it was (None: it was not there). Other processes may write other lines meanwhile."""
-        lock = cache.folder() / "ledger.lock"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with cache.locked("ledger"):
             lines = self.lines()
             self.write({**lines, name: make(lines.get(name))})
 

@@ -12,7 +12,7 @@ import time
 
 from ptxsim import cache, kernels, mutate
 
-from . import cases, prepass_pages, prepass_plan, prepass_precision, selection
+from . import prepass_pages, prepass_plan, prepass_precision, selection
 
 RECORDS = cache.HERE.parent / "evidence" / "mutations.json"
 CASES = "k_lengths_causal-,ragged_1-,page_id_bad_prefill,sim_many_pages-,sim_bad_pages_one,sim_skewed,sim_wide_long,sim_passes-,sim_wide_passes,sim_many_sequences_600,sim_forms_many,forms_some_queries,sim_many_tiles,sim_negative"
@@ -83,7 +83,7 @@ class Bench:
 
     def __init__(self, variant, match=CASES, schedules=SCHEDULES):
         self.variant, self.schedules, self.compiled = variant, schedules, kernels.load(variant.launches)
-        self.trials = [Trial(case.name, functools.partial(self._row, case), False) for case in cases.of(variant.path, variant.format, match)]
+        self.trials = [Trial(case.name, functools.partial(self._row, case), False) for case in selection.rows(variant, match=match)]
         for index, kernel in enumerate(self.compiled):
             self.trials += [Trial(problem.name, functools.partial(self._alone, problem, index), True) for module in (prepass_precision, prepass_pages, prepass_plan) for problem in module.problems(kernel)]
         for trial in self.trials:

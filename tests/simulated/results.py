@@ -16,10 +16,10 @@ import zlib
 import numpy as np
 
 from jax_fp4_indexer.specs import expr
+from harness import registry
 from ptxsim import cache, identity
-from support import check, inputs, oracle
 
-from . import cases, golden, launches, selection
+from . import launches, selection
 
 TESTS = cache.HERE.parent
 FOLDER = None           # of the tests that look at what is kept; else build/ptxsim/rows
@@ -30,10 +30,10 @@ class Row:
     """One row of one variant in one schedule."""
     id: str
     slots: int = 0
-    exact: bool = False     # a row whose finite scores have the reference's bits (0.0 == -0.0), where they must
-    card: bool = False      # of those: it has the bits that an H200 computed (golden/exact.json)
+    exact: bool = False     # a row whose finite results have the reference's bits (0.0 == -0.0), where they must
+    card: bool = False      # of those: a GPU has computed the row (`golden` of the op's tests), and it has those bits
     worst: float = 0.0      # error over sum of magnitudes
-    bits: str = ""          # digest of the scores
+    bits: str = ""          # digest of the results
     instructions: int = 0   # of warps
     reports: list = dataclasses.field(default_factory=list)     # sentences: faults that the simulator reported
     wrong: list = dataclasses.field(default_factory=list)       # sentences: those and wrong scores
@@ -85,28 +85,25 @@ def simulator():
 
 @functools.cache
 def preparation():
-    """16 hex digits of the code that prepares a launch and judges its result."""
-    return identity.digest([pathlib.Path(module.__file__) for module in (launches, check, selection)])
+    """16 hex digits of the code that prepares a launch and judges its result, of every op."""
+    return identity.digest([pathlib.Path(launches.__file__), TESTS / "harness" / "protocol.py", *(TESTS / "harness" / "ops").glob("*.py"), TESTS / "support" / "check.py"])
 
 
 @functools.cache
 def _ids():
-    """{name of a row: id}, kept as long as the code that makes rows is the same: to know an id again nothing is built."""
-    code = identity.digest([pathlib.Path(module.__file__) for module in (cases, inputs, oracle)] + list((TESTS / "support").glob("case*.py")))
+    """{"op name of a row": id}, kept as long as the code that makes rows is the same: to know an id again nothing is built."""
+    code = identity.digest([*(TESTS / "support").glob("*.py"), *(TESTS / "harness" / "ops").glob("*.py"), TESTS / "simulated" / "cases.py"])
     path = _folder() / f"ids.{code}.json"
     return path, json.loads(path.read_text()) if path.exists() else {}
 
 
-def row_id(case):
-    """8 hex digits: the inputs, how the row is judged, where -inf and NaN belong."""
+def row_id(op, case):
+    """8 hex digits: the inputs of a case of an op, and how its results are judged."""
     path, known = _ids()
-    if case.name not in known:
-        inp, truth = selection.built(case.table)
-        h = hashlib.blake2b(repr((case.name, inp.digest(), case.passes_of, case.table.exact)).encode(), digest_size=4)
-        for where in (np.isneginf(truth.scores), np.isnan(truth.scores)):
-            h.update(np.packbits(where).tobytes())
-        known[case.name] = h.hexdigest()
-    return known[case.name]
+    key = f"{op} {case.name}"
+    if key not in known:
+        known[key] = registry.op(op).identity(case)
+    return known[key]
 
 
 def rows_digest(ids):
@@ -115,18 +112,25 @@ def rows_digest(ids):
 
 
 # ---- running
-def judged(case, path, scores, reports):
-    """The Row of a call. scores: float32, or None where the call failed; reports: sentences of the simulator."""
-    inp, truth = selection.built(case.table)
-    row, problems = Row(row_id(case), reports=list(reports)), []
-    if scores is not None:
-        result, problems = launches.judge(scores, truth, case.table.exact)
-        row.slots, row.worst, row.bits = scores.size, float(result.worst), golden.digest(scores, case.name)
-        row.exact = bool(case.table.exact and result.ok)
-        card = golden.exact(inp, path) if case.table.exact else None
+def digest(results, salt=""):
+    """16 hex digits of results; all NaN count as one, and both zeros."""
+    h = hashlib.blake2b(salt.encode(), digest_size=8)
+    for name, x in results.items():
+        bits = (x + x.dtype.type(0)).view(f"u{x.itemsize}")
+        bits[np.isnan(x)] = launches.QUIET_NAN[x.itemsize]
+        h.update(f"{bits.shape}".encode() + bits.tobytes())
+    return h.hexdigest()
+
+
+def judged(tests, case, choices, results, verdict, reports):
+    """The Row of a call. results: {name: array}, or None where the call failed; verdict: of OpTests.compare; reports: sentences of the simulator and on slots that nothing wrote."""
+    row, problems = Row(row_id(tests.spec.name, case), reports=list(reports)), list(verdict.problems)
+    if results is not None:
+        row.slots, row.worst, row.bits, row.exact = sum(x.size for x in results.values()), verdict.worst, digest(results, case.name), verdict.exact
+        card = tests.golden(case, choices) if hasattr(tests, "golden") else None
         row.card = card is not None
-        if card not in (None, golden.digest(scores)):
-            problems.append("the scores have not the bits of the H200")
+        if card not in (None, digest(results)):
+            problems.append("the results have not the bits of the H200")
     row.wrong = [f"{case.name}: {p}" for p in (*reports, *problems)]
     return row
 
@@ -136,8 +140,8 @@ def _simulate(compiled, variant, case, schedule, how):
     for k in compiled:
         k.hits[:] = 0
         k.phases.clear()
-    outcome, problems = selection.run(compiled, variant, case, schedule, **how)
-    row = judged(case, variant.path, outcome and outcome.scores, outcome.faults if outcome else problems)
+    outcome, verdict = selection.judged(compiled, variant, case, schedule, **how)
+    row = judged(registry.op(variant.op), case, variant.choices, outcome and outcome.results, verdict, outcome.problems() if outcome else [])
     row.instructions = outcome.insts if outcome else 0
     row.hits, row.phases = [pack(k.hits) for k in compiled], [{str(o): int(n) for o, n in k.phases.items()} for k in compiled]
     for k, (hits, phases) in zip(compiled, before):
@@ -165,7 +169,7 @@ class Kept:
 
     def run(self, case):
         """The Row of a case."""
-        kept = self.rows.get(row_id(case))
+        kept = self.rows.get(row_id(self.variant.op, case))
         if kept is not None and not self.again:
             return Row(**kept)
         self.ran += 1

@@ -1,23 +1,30 @@
 """Variants times cases times schedules: what the tests and the command line run."""
+import itertools
+
 from jax_fp4_indexer.aot import variants
 from ptxsim import kernels, stats
 from ptxsim.launch import SimError
-from support import oracle
+from harness import registry
+from harness.protocol import Verdict
 
-from . import cases, launches
+from . import launches
 
 OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
 SCHEDULES = ("eager", "lazy", "random:1", "random:2", "random:3")
 
 
+FIRST = "block_scores"                  # the op that labels do not name
+
+
 def label(variant):
-    """"sm_90a.native.decode.mxfp4.public.n16"; n0 serves any number of columns."""
+    """"sm_90a.native.decode.mxfp4.public.n16": arch, implementation, choices, bound (n0 serves any number). Those of other ops than block_scores begin with the op's name."""
     v = variant
-    return f"{v.arch}.{v.implementation}.{v.path}.{v.format}.{v.scale_layout}.n{v.bound}"
+    return ".".join([*([] if v.op == FIRST else [v.op]), v.arch, v.implementation, *(value for _, value in v.select), f"n{v.bound}"])
 
 
-def all_variants():
-    return list(variants.VARIANTS)
+def all_variants(op=None):
+    """Of one op, or of all."""
+    return [v for v in variants.VARIANTS if op in (None, v.op)]
 
 
 def narrow_decodes(*layouts):
@@ -31,45 +38,54 @@ def compile_all(some):
     return dict(zip(wanted, kernels.load(wanted)))
 
 
-def quick_variants():
-    """Every kernel form in one of the two scale layouts, by turns; of the portable kernels of most archs a decode and a prefill."""
+def quick_variants(*ops):
+    """Of these ops (default: all that are chosen) every kind of kernel with one value of the choice that is last in its op's spec, by turns; of the portable kernels of
+    most archs one for each of the other choices that the op's tests name in `apart` (none: of each arch)."""
     groups = {}
-    for v in all_variants():
-        form = (v.format, v.bound) if v.arch in OWN_FORMS or v.implementation == "native" else ()
-        groups.setdefault((v.arch, v.path, v.implementation, *form), []).append(v)
+    for tests in ops or registry.chosen():
+        for v in (v for v in all_variants() if v.op == tests.spec.name):
+            fine = v.arch in OWN_FORMS or v.implementation == "native"
+            values = tuple(v.choices[name] for name in (tests.spec.select[:-1] if fine else getattr(tests, "apart", ())))
+            groups.setdefault((v.op, v.arch, v.implementation, *values, v.bound if fine else 0), []).append(v)
     return [group[i % len(group)] for i, group in enumerate(groups.values())]
 
 
-_kept = {}
+def combinations(spec, without=()):
+    """[{choice: value}] of everything that the op's variants are made for; without: choices that the op makes itself."""
+    names = [name for name in spec.select if name not in without]
+    return [dict(zip(names, values)) for values in itertools.product(*(spec.choices()[name] for name in names))]
 
 
-def built(row):
-    """(inputs, oracle) of a row of the table, made once; names are unique."""
-    if row.name not in _kept:
-        inp = row.build()
-        _kept[row.name] = inp, oracle.evaluate(inp)
-    return _kept[row.name]
+def rows(variant, *tags, match=""):
+    """The cases that a variant runs, with all of these tags. match: parts of names, separated by commas."""
+    return [c for c in registry.op(variant.op).cases(*tags, **variant.choices) if any(part in c.name for part in match.split(","))]
 
 
 def run(kernels, variant, case, schedule, **how):
     """(Outcome or None, problems) of one run; schedule: "eager", "lazy", "random:<seed>"."""
+    outcome, verdict = judged(kernels, variant, case, schedule, **how)
+    return outcome, (outcome.problems() if outcome else []) + verdict.problems
+
+
+def judged(kernels, variant, case, schedule, **how):
+    """(Outcome or None, Verdict on its results)."""
     mode, _, seed = schedule.partition(":")
-    inp, truth = built(case.table)
+    tests = registry.op(variant.op)
     try:
-        outcome = launches.run_variant(kernels, variant, inp, mode=mode, seed=int(seed or 0), passes_of=case.passes_of, **how)
+        outcome = launches.run_variant(kernels, variant, tests.operands(case, variant.choices), mode=mode, seed=int(seed or 0), **how)
     except SimError as e:
-        return None, [f"{type(e).__name__}: {e}"]
-    return outcome, outcome.problems(truth, case.table.exact)
+        return None, Verdict([f"{type(e).__name__}: {e}"])
+    return outcome, tests.compare(case, outcome.results)
 
 
 def sweep(kernels, variant, schedule, match="", **how):
     """Every case of the variant that `match` names. Yields (case, outcome, problems)."""
-    for case in cases.of(variant.path, variant.format, match):
+    for case in rows(variant, match=match):
         yield case, *run(kernels, variant, case, schedule, **how)
 
 
 def statistics(compiled, variant, cases, schedule, **how):
-    """Yields (name of the row, kernel, stats.Report, problems) for every row and kernel. cases: those of cases.py; the row has run when its first kernel is yielded."""
+    """Yields (name of the row, kernel, stats.Report, problems) for every row and kernel. cases: rows of the variant's op; the row has run when its first kernel is yielded."""
     for case in cases:
         for kernel in compiled:
             kernel.statistics = None

@@ -7,7 +7,7 @@ file, or sweep.py, in a process of its own:
 """
 import argparse
 import ctypes as C
-import functools
+import itertools
 import json
 import os
 import pathlib
@@ -20,17 +20,18 @@ import numpy as np
 from jax_fp4_indexer.aot import manifest, variants
 from jax_fp4_indexer.aot.variants import block_scores as table
 from jax_fp4_indexer.configs.arch import runs_on
-from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.primitives import block_scores as primitive
 from jax_fp4_indexer.primitives import runtime
 from jax_fp4_indexer.specs import expr
+from harness import registry
 from ptxsim import kernels, native
 from ptxsim.launch import Memory, run
-from support import oracle
+from support import cases as table_of_cases
 from support.inputs import PAGE, batch
 
-from . import cases, selection
-from .launches import MAX_INSTS, MULTIPROCESSORS, POISON, judge
+from . import selection
+from .cases import Case
+from .launches import MAX_INSTS, MULTIPROCESSORS, dtype_of, poisoned, unwritten
 
 # Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
 TOYS = [table.variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in table.FORMATS]
@@ -40,32 +41,31 @@ _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint,
 
 class Device:
     """The pretended GPU. `launched`: "arch:kernel" of every launch since the last `expect`; `problems`: what the simulator found;
-    `instructions`: of warps."""
+    `instructions`: of warps; `variants`: [(variant, what it launches)] of those that it runs."""
 
     def __init__(self, kernels_by_symbol, scratch, schedule):
         """scratch: symbol of a kernel -> the expressions of the variants that begin with it."""
         self.kernels, self.scratch, self.schedule = kernels_by_symbol, scratch, schedule
         self._callback = _LAUNCH(self._launch)      # has to stay alive as long as the driver
 
-    def expect(self, fmt, layout):
-        """What the next call is about: the sizes of the scale operands are not among the parameters of a launch."""
-        self.format, self.layout, self.memory, self.address = fmt, layout, Memory(), None
+    def expect(self, spec, wire):
+        """What the next call is about: shapes of operands are not among the parameters of a launch."""
+        self.spec, self.wire, self.memory, self.address = spec, wire, Memory(), None
         self.launched, self.problems, self.instructions = [], [], 0
 
-    def _place(self, given, alignments, scratch_bytes):
+    def _place(self, given, scratch_bytes):
         """Put the caller's buffers where the simulator has them. The host's own addresses are better aligned than what is promised."""
-        n = {k: given[k] for k in ("tokens", "heads_q", "heads_kv", "num_pages", "num_indices", "num_seqs", "k_tiles")}
-        q, k = (n["tokens"], n["heads_q"], 64), (n["num_pages"], n["heads_kv"], 128, 64)
-        types = primitive.operand_types(q, k, n["num_indices"], n["num_seqs"], self.format, self.layout)
-        types["scores"] = ("float32", (n["heads_q"], n["k_tiles"], n["tokens"]))
-        types["scratch"] = ("uint8", (scratch_bytes,))
+        operands = {name: (x.dtype, x.shape) for name, x in self.wire.operands.items()}
+        results = self.spec.result_types(self.wire.attributes, self.wire.values(self.spec))
+        types = {**operands, **results, "scratch": ("uint8", (max(scratch_bytes, 16),))}
         self.address = {}
-        for name, (dtype, shape) in types.items():
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            view = np.frombuffer((C.c_ubyte * size).from_address(given[name]), np.uint8) if size else np.zeros(0, np.uint8)
-            if name == "scores":
-                view.view(np.uint32)[:] = POISON
-            self.address[name] = self.memory.add(name, view, alignments[name], write=name in ("scores", "scratch"), undefined=name == "scratch")
+        for b in self.spec.buffers:
+            dtype, shape = types[b.name]
+            size = int(np.prod(shape)) * (dtype_of(dtype).itemsize if isinstance(dtype, str) else dtype.itemsize)
+            view = np.frombuffer((C.c_ubyte * size).from_address(given[b.name]), np.uint8) if size else np.zeros(0, np.uint8)
+            if b.name in results and size:
+                view[:] = poisoned(dtype, shape).reshape(-1).view(np.uint8)
+            self.address[b.name] = self.memory.add(b.name, view, b.align, write=b.name in results or b.name == "scratch", undefined=b.name == "scratch")
 
     def _moved(self, param, value):
         """The bytes of a parameter with the simulator's address in place of the caller's."""
@@ -88,7 +88,7 @@ class Device:
             self.launched.append(symbol.decode())
             if self.address is None:
                 # The least that a variant with this launch may use: the driver is not told how much there is
-                self._place(given, kernel.alignments, min(e.value(given) for e in self.scratch[symbol.decode()]))
+                self._place(given, min(e.value(given) for e in self.scratch[symbol.decode()]))
             raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
             result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
@@ -139,6 +139,7 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
         first = compiled[v.launches[0]]
         scratch.setdefault(f"{first.arch}:{first.name}", []).append(expr.of(v.scratch))
     device = Device({f"{k.arch}:{k.name}": k for k in compiled.values()}, scratch, schedule)
+    device.variants = [(v, [f"{k.arch}:{compiled[k].name}" for k in v.launches]) for v in chosen]
     device.driver = C.CDLL(str(driver_path))
     device.driver.stand_in_device(*capability, MULTIPROCESSORS, device._callback)
     jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
@@ -152,48 +153,60 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
     return device
 
 
-def program(inp, layout, implementation, passes_of=None):
-    """The public op over `inp`, compiled by jax.jit. passes_of: pages of a pass of a staged prefill, by a bound on its memory that admits no more."""
+def program(tests, case, choices, implementation):
+    """The public op over a case (tests: harness.protocol.OpTests), compiled by jax.jit."""
     import jax
-
-    import jax_fp4_indexer as jfi
-    bound = {}
-    if passes_of:
-        Tq, _, Hkv, _, B, _ = inp.shape
-        bound["max_scratch_bytes"] = Scratch.layout(B, Tq, Hkv, passes_of).size(inp.fmt)
-    op = functools.partial(jfi.fp4_indexer_block_scores, implementation=implementation, **bound, **inp.statics(layout))
-    return jax.jit(op).lower(**inp.arrays(layout)).compile()
+    op, arrays = tests.call(case, implementation, choices)
+    return jax.jit(op).lower(**arrays).compile()
 
 
-def call(device, compiled, inp, layout):
-    """Run what `program` compiled. Returns float32 [Hq, Ktiles, Tq], or None where the call failed: device.problems says why."""
+def call(device, compiled, tests, case, choices):
+    """Run what `program` compiled. Returns {result: array}, or None where the call failed: device.problems says why."""
     import jax
-    device.expect(inp.fmt, layout)
+    device.expect(tests.spec, tests.operands(case, choices).of(choices))
     try:
-        return np.array(compiled(**inp.arrays(layout)))
+        out = compiled(**tests.call(case, None, choices)[1])
     except jax.errors.JaxRuntimeError as e:
         device.problems.append(str(e))
         return None
+    return dict(zip((b.name for b in tests.spec.results), map(np.array, out if isinstance(out, tuple) else (out,))))
+
+
+class _OneCase:
+    """Tests of block scores with one case, which no list has."""
+
+    def __init__(self, make, fmt):
+        self.tests, self.case = registry.op("block_scores"), Case(table_of_cases.Case(f"page_maxima-{fmt}", "what toys.py is made for", fmt, make))
+
+    def __getattr__(self, name):
+        return getattr(self.tests, name)
 
 
 def _case_calls(args):
-    """(name, inputs, oracle, exact, layout, implementation, pages of a pass) of the calls asked for."""
-    for fmt in table.FORMATS:
-        if args.toys:
-            inp = batch(fmt, [70], [5 * PAGE], 1, 1, seed=9, causal=False)
-            yield f"page_maxima-{fmt}", inp, oracle.evaluate(inp), False, "preordered_mma", "decode", None
-            continue
-        rows = {c.name: c for path in ("decode", "prefill") for c in cases.of(path, fmt, args.cases, args.tag)}
-        for case in rows.values():
-            for layout in table.SCALE_LAYOUTS:
-                for implementation in args.implementations.split(","):
-                    yield case.name, *selection.built(case.table), case.table.exact, layout, implementation, case.passes_of
+    """(tests, case, choices, implementation) of the calls that are requested."""
+    if args.toys:
+        for fmt in table.FORMATS:
+            one = _OneCase(lambda f: batch(f, [70], [5 * PAGE], 1, 1, seed=9, causal=False), fmt)
+            yield one, one.case, {"format": fmt, "scale_layout": "preordered_mma"}, "decode"
+        return
+    for tests in registry.chosen():
+        implementations = args.implementations.split(",") if args.implementations else tests.implementations()
+        for choices in selection.combinations(tests.spec, without=getattr(tests, "made_by_the_op", ())):
+            rows = [c for c in tests.cases(*([args.tag] if args.tag else []), **choices) if any(part in c.name for part in args.cases.split(","))]
+            for case, implementation in itertools.product(rows, implementations):
+                yield tests, case, choices, implementation
+
+
+def taken(device, op):
+    """Implementations of the op's variants whose launches, once or several times, are what the last call launched."""
+    launched = list(dict.fromkeys(device.launched))
+    return sorted({v.implementation for v, symbols in device.variants if v.op == op and symbols == launched})
 
 
 def main():
-    parser = argparse.ArgumentParser(description="The case table through jax.jit on a pretended GPU; prints one JSON line a call.")
+    parser = argparse.ArgumentParser(description="The case tables through jax.jit on a pretended GPU; prints one JSON line a call. JFI_OP names one op.")
     parser.add_argument("capability", help="e.g. 9.0")
-    parser.add_argument("--implementations", default="decode,prefill,portable", help="values of the op's argument")
+    parser.add_argument("--implementations", default="", help="values of the op's argument, separated by commas; default: all that request kernels")
     parser.add_argument("--cases", default="")
     parser.add_argument("--tag", help="only rows with this tag, e.g. quick")
     parser.add_argument("--schedule", default="eager")
@@ -201,11 +214,12 @@ def main():
     args = parser.parse_args()
     device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule, TOYS if args.toys else variants.VARIANTS)
     bad = 0
-    for name, inp, truth, exact, layout, implementation, passes_of in _case_calls(args):
-        out = call(device, program(inp, layout, implementation, passes_of), inp, layout)
-        problems = device.problems + (judge(out, truth, exact)[1] if out is not None else [])
+    for tests, case, choices, implementation in _case_calls(args):
+        found = call(device, program(tests, case, choices, implementation), tests, case, choices)
+        problems = device.problems + (unwritten(found) + tests.compare(case, found).problems if found else [])
         bad += bool(problems)
-        print(json.dumps(dict(case=name, layout=layout, implementation=implementation, launches=device.launched, slots=0 if out is None else out.size, problems=problems)), flush=True)
+        print(json.dumps(dict(op=tests.spec.name, case=case.name, choices=choices, implementation=implementation, launches=device.launched, taken=taken(device, tests.spec.name),
+                              slots=sum(x.size for x in found.values()) if found else 0, problems=problems)), flush=True)
     sys.exit(bad > 0)
 
 

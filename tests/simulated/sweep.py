@@ -22,7 +22,10 @@ import time
 from jax_fp4_indexer.aot import variants
 from ptxsim import kernels
 
-from . import cases, ledger, results, selection, summary
+from harness import registry
+from harness.protocol import Verdict
+
+from . import launches, ledger, results, selection, summary
 
 # The order is that of the work: Blackwell's own kernels, portable ones, those of sm_90a. 8.6 has the kernels of 8.0; the portable kernels of sm_90a to sm_120a have one text.
 ARCHS = ("sm_100a", "sm_103a", "sm_80", "sm_90a", "sm_120a")
@@ -36,9 +39,8 @@ class Work:
     """What one line of the ledger is about."""
     through: str
     label: str
-    path: str               # whose rows: decode, prefill, or both for the portable kernels of a pretended GPU
-    format: str
-    layout: str
+    op: str
+    choices: tuple                  # ((choice, value), ...): rows that fit them are run
     variant: object = None          # direct
     implementation: str = ""        # stand_in
     match: str = ""                 # parts of names of rows
@@ -49,7 +51,8 @@ class Work:
 
     @property
     def rows(self):
-        return list({c.name: c for path in self.path.split("+") for c in cases.of(path, self.format, self.match)}.values())
+        rows = registry.op(self.op).cases(**dict(self.choices))
+        return [c for c in rows if any(part in c.name for part in self.match.split(","))]
 
     @property
     def schedules(self):
@@ -59,8 +62,8 @@ class Work:
 def everything():
     """All Work in order."""
     place = lambda v: (v.implementation != "native" or v.arch == "sm_90a", v.implementation == "native", ARCHS.index(v.arch))
-    direct = [Work("direct", selection.label(v), v.path, v.format, v.scale_layout, v) for v in sorted(selection.all_variants(), key=place)]
-    through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "decode+prefill" if how == "portable" else how, f, s, implementation=how)
+    direct = [Work("direct", selection.label(v), v.op, v.select, v) for v in sorted(selection.all_variants(), key=place)]
+    through = [Work("stand_in", f"{capability}.{how}.{f}.{s}", "block_scores", (*([] if how == "portable" else [("path", how)]), ("format", f), ("scale_layout", s)), implementation=how)
                for capability, implementations in CAPABILITIES.items() for how in implementations.split(",") for f in variants.block_scores.FORMATS for s in variants.block_scores.SCALE_LAYOUTS]
     first = [w for w in through if w.label.startswith(EACH_VARIANT_ONCE)]
     return first + direct + [w for w in through if w not in first]
@@ -74,7 +77,7 @@ def chosen(words, match=""):
 
 
 def ids_of(work):
-    return {results.row_id(c) for c in work.rows}
+    return {results.row_id(work.op, c) for c in work.rows}
 
 
 def current(lines, work):
@@ -133,13 +136,13 @@ class _PretendedGpu:
         for k in self.device.kernels.values():
             k.hits[:] = 0
             k.phases.clear()
+        tests, choices = registry.op(work.op), dict(work.choices)
         for case in work.rows:
-            inp = selection.built(case.table)[0]
             if case.name not in self.programs:
-                self.programs[case.name] = self.stand_in.program(inp, work.layout, work.implementation, case.passes_of)
-            scores = self.stand_in.call(self.device, self.programs[case.name], inp, work.layout)
+                self.programs[case.name] = self.stand_in.program(tests, case, choices, work.implementation)
+            found = self.stand_in.call(self.device, self.programs[case.name], tests, case, choices)
             launched |= set(self.device.launched)
-            row = results.judged(case, work.path, scores, self.device.problems)
+            row = results.judged(tests, case, choices, found, tests.compare(case, found) if found else Verdict([]), self.device.problems + launches.unwritten(found or {}))
             row.instructions = self.device.instructions
             total.add(row)
         compiled = [k for symbol, k in self.device.kernels.items() if symbol in launched]

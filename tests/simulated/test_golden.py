@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jax_fp4_indexer.configs.block_scores import DIRECT_COLUMNS
+from harness.ops.block_scores import built
 from ptxsim import kernels
 from simulated import cases, golden, selection
 from support import check
@@ -44,7 +45,7 @@ def test_bits_of_the_h200(variant):
         for what in (np.isnan, np.isneginf, np.isposinf):
             np.testing.assert_array_equal(what(here), what(card), err_msg=f"{key}: {what.__name__}")
         finite = np.isfinite(card)
-        inp, truth = selection.built(case.table)
+        inp, truth = built(case.table)
         if case.table.exact or ran_on_the_card(variant, inp):
             np.testing.assert_array_equal(here[finite], card[finite], err_msg=f"{key}: if the order of additions was changed on purpose, the card has to compute h200.npz anew (golden/__main__.py)")
             exact += case.table.exact
@@ -59,7 +60,7 @@ def test_the_h200_computed_the_reference_bits_of_exact_rows():
     compared = 0
     for path, fmt in itertools.product(("decode", "prefill"), ("nvfp4", "mxfp4")):
         for case in cases.of(path, fmt):
-            inp, truth = selection.built(case.table)
+            inp, truth = built(case.table)
             card = golden.exact(inp, path) if case.table.exact else None
             if card is not None:
                 assert golden.digest(truth.expected) == card, f"{case.name} {path}"

@@ -28,7 +28,7 @@ def compiled():
 def test_variant(compiled, variant, schedule):
     """elect.sync elects the first lane in the eager order, the last in the other."""
     chosen = [compiled[k] for k in variant.launches]
-    rows, _ = results.sweep(chosen, variant, schedule, cases.of(variant.path, variant.format, tag="quick"), elect_last=schedule != "eager")
+    rows, _ = results.sweep(chosen, variant, schedule, selection.rows(variant, "quick"), elect_last=schedule != "eager")
     problems = [p for row in rows for p in row.wrong]
     assert not problems, f"{len(problems)} problems, the first of them:\n" + "\n".join(problems[:5])
     assert sum(row.slots for row in rows) > 1000

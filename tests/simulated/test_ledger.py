@@ -14,6 +14,7 @@ import warnings
 import numpy as np
 import pytest
 
+from harness.ops import block_scores
 from ptxsim import cache, identity, kernels
 from simulated import cases, ledger, mutations, results, selection, summary, sweep
 
@@ -119,7 +120,7 @@ def book(tmp_path, monkeypatch):
 @pytest.fixture
 def work():
     variant = next(v for v in selection.all_variants() if v.arch == "sm_100a" and v.implementation == "native")
-    return sweep.Work("direct", selection.label(variant), variant.path, variant.format, variant.scale_layout, variant)
+    return sweep.Work("direct", selection.label(variant), variant.op, variant.select, variant)
 
 
 def only(monkeypatch, names):
@@ -215,12 +216,12 @@ def test_a_kernel_that_moves_keeps_its_text(work):
 def test_what_is_wrong_is_recorded_and_run_again(book, work, monkeypatch):
     only(monkeypatch, ["k_len_0_beside_5"])
     case = work.rows[0]
-    inp, truth = selection.built(case.table)
-    monkeypatch.setitem(selection._kept, case.name, (inp, dataclasses.replace(truth, scores=truth.scores * 2)))
+    inp, truth = block_scores.built(case.table)
+    monkeypatch.setitem(block_scores._kept, case.name, (inp, dataclasses.replace(truth, scores=truth.scores * 2)))
     total = sweep.run(book, work, "eager", DIRECT)
     assert total.exact == 0 and "bits differ" in total.wrong[0] and book.lines()[work.name]["wrong"]
     assert sweep.missing(book.lines(), work)[0] == "eager"
-    monkeypatch.setitem(selection._kept, case.name, (inp, truth))
+    monkeypatch.setitem(block_scores._kept, case.name, (inp, truth))
     assert not sweep.run(book, work, "eager", DIRECT).wrong
     assert book.lines()[work.name]["wrong"] == []
 

@@ -9,21 +9,28 @@ import sys
 
 import pytest
 
+from harness import registry
+from jax_fp4_indexer.configs.arch import runs_on
 from ptxsim import cache
+from simulated import selection
 
 XDIST_GROUP = ""            # every test is a process of its own in any case
 WHOLE = os.environ.get("JFI_PTXSIM") == "all"
-CASES = ["--tag", "quick"] if WHOLE else ["--cases", "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"]
 
 
-@pytest.mark.parametrize("capability, arch, native", [("8.0", "sm_80", False), ("8.6", "sm_80", False), ("9.0", "sm_90a", True), ("10.0", "sm_100a", True),
-                                                     ("10.3", "sm_103a", True), ("12.0", "sm_120a", False)])
-def test_the_op_on_a_pretended_gpu(capability, arch, native):
-    calls = stand_in(capability, *(CASES if capability != "8.6" else ["--cases", "k_lengths_causal-"]))      # 8.6 runs the kernels of 8.0
-    assert {c["implementation"] for c in calls} == {"decode", "prefill", "portable"}
+@pytest.mark.parametrize("op", [tests.spec.name for tests in registry.chosen()])
+@pytest.mark.parametrize("capability", ["8.0", "8.6", "9.0", "10.0", "10.3", "12.0"])
+def test_the_op_on_a_pretended_gpu(capability, op):
+    tests, major_minor = registry.op(op), tuple(int(x) for x in capability.split("."))
+    rows = getattr(tests, "through_the_driver", None)
+    chosen = ["--cases", rows] if rows and not WHOLE else ["--tag", "quick"]
+    calls = stand_in(capability, *(chosen if capability != "8.6" or not rows else ["--cases", rows.partition(",")[0]]), op=op)      # 8.6 runs the kernels of 8.0
+    assert {c["implementation"] for c in calls} == set(tests.implementations()) and {c["op"] for c in calls} == {op}
+    here = [v for v in selection.all_variants(op) if runs_on(v.arch, major_minor)]
+    native = any(v.implementation == "native" for v in here)
     for call in calls:
-        assert call["launches"] and all(name.startswith(arch + ":") for name in call["launches"]), call
-        assert ("portable" in call["launches"][-1]) == (not native or call["implementation"] == "portable" or "fixup" in call["launches"][-1]), call
+        assert call["launches"] and {name.partition(":")[0] for name in call["launches"]} <= {v.arch for v in here}, call
+        assert call["taken"] == (["native"] if native and call["implementation"] != "portable" else ["portable"]), call
 
 
 def test_a_tensor_map_that_the_launcher_encodes():
@@ -31,9 +38,9 @@ def test_a_tensor_map_that_the_launcher_encodes():
     assert [c["launches"] for c in calls] == [["sm_100a:toy.page_maxima.nvfp4"], ["sm_100a:toy.page_maxima.mxfp4"]]
 
 
-def stand_in(capability, *options):
+def stand_in(capability, *options, op="block_scores"):
     """The calls that a process of stand_in.py made, all of them right."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
+    environment = {**os.environ, "JFI_OP": op, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
     done = subprocess.run([sys.executable, "-m", "simulated.stand_in", capability, *options], env=environment, capture_output=True, text=True)
     calls = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     wrong = [c for c in calls if c["problems"]]
