@@ -19,7 +19,7 @@ sys.path.insert(0, str(PARITY))
 import altered_kernels  # noqa: E402
 import sanitizer_cover  # noqa: E402
 import racecheck_build  # noqa: E402
-import harness  # noqa: E402
+import runner  # noqa: E402
 import run  # noqa: E402
 import sanitize  # noqa: E402
 
@@ -266,8 +266,8 @@ def test_a_control_fails_where_the_tool_is_silent(tmp_path, tool):
 
 def test_rows_of_one_shape_share_a_program(monkeypatch):
     compiled = []
-    monkeypatch.setattr(harness, "Program", lambda inp, *how, **also: compiled.append(inp.shape) or object())
-    programs = harness.Programs(("reference",))
+    monkeypatch.setattr(runner, "Program", lambda inp, *how, **also: compiled.append(inp.shape) or object())
+    programs = runner.Programs(("reference",))
     of = {c.name: programs.of(c.build()) for c in cases.table("small", match="tail_after_1,tail_after_63,k_len_64_alone,k_len_127_alone")}
     assert of["tail_after_1-nvfp4"] is of["tail_after_63-nvfp4"] is not of["tail_after_63-mxfp4"]
     assert of["k_len_64_alone-nvfp4"] is of["k_len_127_alone-nvfp4"] is not of["tail_after_1-nvfp4"]      # as many blocks

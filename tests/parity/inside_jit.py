@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-import harness
+import runner
 import jax_fp4_indexer as jfi
 from support import check, inputs
 
@@ -39,11 +39,11 @@ def _call(static, q, k, q_scale, k_scale, meta):
     return jfi.fp4_indexer_block_scores(q, k, q_scale, k_scale, **meta, **static)
 
 
-def run(implementations=harness.IMPLEMENTATIONS, fmt=None):
+def run(implementations=runner.IMPLEMENTATIONS, fmt=None):
     for name in implementations:
         for f in (fmt,) if fmt else ("nvfp4", "mxfp4"):
             steps = _steps(f, decode="decode" in name)
-            static = harness.call(name, steps[0], "public")
+            static = runner.call(name, steps[0], "public")
             for what, function in (("scan", _scan), ("loop", _loop), ("donated", _donated), ("twice", _twice)):
                 try:
                     problem = function(static, steps)

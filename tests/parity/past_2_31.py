@@ -3,14 +3,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import harness
+import runner
 import jax_fp4_indexer as jfi
 from support import inputs
 
 PAGE, ONES = inputs.PAGE, 0x22
 
 
-def run(implementations=harness.IMPLEMENTATIONS, fmt=None):
+def run(implementations=runner.IMPLEMENTATIONS, fmt=None):
     for name in implementations:
         for f in (fmt,) if fmt else ("nvfp4", "mxfp4"):
             for what, function in (("page offsets", page_offsets), ("page offsets reversed", lambda n, g: page_offsets(n, g, reverse=True)),
@@ -24,7 +24,7 @@ def run(implementations=harness.IMPLEMENTATIONS, fmt=None):
 
 
 def _static(name, fmt, max_q, max_k, ratio, causal=False, layout="public"):
-    limit, implementation = harness.choice(name, max_q, ratio, fmt)
+    limit, implementation = runner.choice(name, max_q, ratio, fmt)
     return dict(max_seqlen_q=limit, max_seqlen_k=max_k, fp4_format=fmt, causal=causal, scale_layout=layout, implementation=implementation)
 
 

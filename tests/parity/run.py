@@ -110,10 +110,10 @@ class Summary:
 
 
 def run_table(args, chosen, summary, deadline):
-    import harness
+    import runner
     import numpy as np
-    store = harness.OracleStore(Path(args.oracle) / "oracle.npz" if args.oracle else None)
-    programs = harness.Programs(args.impl.split(","), args.layout.split(","), comparing=not args.bare)
+    store = runner.OracleStore(Path(args.oracle) / "oracle.npz" if args.oracle else None)
+    programs = runner.Programs(args.impl.split(","), args.layout.split(","), comparing=not args.bare)
     wanted = chosen_pairs(args.only)
 
     def prepare(case, only=None):
@@ -137,7 +137,7 @@ def run_table(args, chosen, summary, deadline):
         watchdog.start()
         begin = time.monotonic()
         try:
-            return harness.run_case(case, inp, program, truth, repeats, scrambles)
+            return runner.run_case(case, inp, program, truth, repeats, scrambles)
         finally:
             summary.of_case[case.name] = time.monotonic() - begin
             summary.seconds["run and judge"] += summary.of_case[case.name]
@@ -196,12 +196,12 @@ def main(argv=None):
             print(f"{c.name:36s} {c.size:6s} {c.compare:8s} {'exact' if c.exact else '':6s} {c.reason}")
         return 0
     start = time.monotonic()
-    import harness
+    import runner
     import jax
     if args.make_oracle:
         Path(args.make_oracle).mkdir(parents=True, exist_ok=True)
         path = Path(args.make_oracle) / "oracle.npz"
-        harness.OracleStore.save(path, chosen)
+        runner.OracleStore.save(path, chosen)
         print(f"{path}: {len(chosen)} cases, {path.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - start:.1f} s")
         return 0
     if args.ctas or args.alter or args.cubins:

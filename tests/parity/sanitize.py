@@ -128,9 +128,9 @@ class Sanitizer:
 
     def in_order(self, names):
         """Cases of one program next to each other, and of one format, which has kernels of its own."""
-        import harness
+        import runner
         from support import cases
-        programs, table = harness.Programs(harness.IMPLEMENTATIONS), {c.name: c for c in cases.table()}
+        programs, table = runner.Programs(runner.IMPLEMENTATIONS), {c.name: c for c in cases.table()}
         first = {}
         for name in names:
             first.setdefault((table[name].fmt, programs.key(table[name].build())), len(first))

@@ -3,7 +3,7 @@ import functools
 import re
 import subprocess
 
-import harness
+import runner
 from jax_fp4_indexer.primitives import runtime
 from support import cases
 
@@ -34,7 +34,7 @@ def launches(unit, capability):
     case, inp = _case(name)
     _, heads_q, heads_kv, *_ = inp.shape
     found = set()
-    for (implementation, layout), call in harness.calls(inp, harness.IMPLEMENTATIONS, only=[variant] if variant else None).items():
+    for (implementation, layout), call in runner.calls(inp, runner.IMPLEMENTATIONS, only=[variant] if variant else None).items():
         kind = "portable" if implementation.startswith("portable") else "auto"
         path = "decode" if implementation.endswith("decode") else "prefill"
         found |= set(runtime.choose_variant(capability, path=path, format=case.fmt, scale_layout=layout, implementation=kind,
@@ -51,7 +51,7 @@ def pairs(capability):
             if f"{row}-{fmt}" not in names:
                 continue
             for implementation in implementations:
-                for layout in harness.LAYOUTS:
+                for layout in runner.LAYOUTS:
                     unit = f"{row}-{fmt}={implementation}.{layout}"
                     new = {(kernel, respect) for kernel in launches(unit, capability)} - seen
                     if new:

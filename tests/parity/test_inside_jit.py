@@ -14,7 +14,7 @@ def test_first_call_inside_a_loop():
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("implementation", past_2_31.harness.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", past_2_31.runner.IMPLEMENTATIONS)
 @pytest.mark.parametrize("fmt", ("nvfp4", "mxfp4"))
 def test_past_2_31(implementation, fmt):
     problems = [f"{what}: {problem}" for what, problem in past_2_31.run((implementation,), fmt) if problem]
