@@ -59,9 +59,9 @@ def measure():
             program, independent = chain(call), timing.program(call, (LINKS, 2 * LINKS, 0))
             for fn in [independent] * 3 + [program] * 4:            # the one that is counted last: its buffers stay where they are
                 jax.block_until_ready(fn(inputs))
-            before = runtime.executions()
+            before = runtime.executions("block_scores")
             links = [clock.read(program(inputs))[0] for _ in range(RUNS)]
-            handler_runs = runtime.executions() - before
+            handler_runs = runtime.executions("block_scores") - before
             alone = [clock.read(independent(inputs))[0] for _ in range(RUNS)]
             rows.append({"case": case.name, "format": fmt, "chain_us": statistics.median((us[0] - us[1]) / LINKS for us in links),
                          "call_us": statistics.median((us[1] - us[2]) / (2 * LINKS) for us in alone), "edge_us": statistics.median(us[2] for us in alone),

@@ -23,18 +23,18 @@ def kernel_for(op: str, select: dict[str, str], bound: int) -> str:
 
     select: {choice: value} as the op's spec selects kernels by; bound: the value of the spec's `bound` for the call.
     """
-    reason = reference_reason()
+    reason = reference_reason(op)
     if reason:
         return f"the jnp reference ({reason})"
     arch, kind, kernels = runtime.choose_variant(runtime.capability_of(jax.devices()[0]), op, bound=bound, **select)
     return f"{kind} {arch} kernels {' + '.join(kernels)}"
 
 
-def reference_reason() -> str | None:
-    """Why every op runs the jnp reference here; None where there are kernels."""
+def reference_reason(op: str) -> str | None:
+    """Why `op` runs the jnp reference here; None where there are kernels."""
     if jax.default_backend() != "gpu" or runtime.capability_of(jax.devices()[0]) is None:
         return f"no CUDA GPU; JAX runs on {jax.default_backend()}"
-    return runtime.unsupported_reason()
+    return runtime.unsupported_reason(op)
 
 
 def calls_of(op: OpSpec) -> list[dict[str, str]]:
@@ -170,8 +170,9 @@ def jax_facts():
 
 def op_facts(variants: list[dict]) -> list[tuple[str, str, bool]]:
     """Rows (op and kind of call, what it runs, whether there is something to run) of every op of the registry."""
-    rows, reason = [], reference_reason()
+    rows = []
     for op in OPS.values():
+        reason = reference_reason(op.name)
         if reason:
             rows.append((op.name, f"the jnp reference ({reason})", True))
             continue
@@ -208,4 +209,4 @@ def run() -> int:
         table.add_row(name, escape(value))
         sound = sound and found
     console().print(table)
-    return 0 if devices and sound and runtime.unsupported_reason() is None else 1
+    return 0 if devices and sound and all(runtime.unsupported_reason(op) is None for op in OPS) else 1

@@ -1,26 +1,29 @@
 """`fp4_indexer_block_scores`: the public op. Checks and choice only; `reference/block_scores.py` defines what is computed."""
+from __future__ import annotations
+
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
 
-from ..calls import must
-from ..calls.block_scores import OP, Static, check, operands
+from ..calls import fp4, must
+from ..calls.block_scores import check
 from ..configs.block_scores import DEFAULT_SCRATCH_LIMIT, GROUPS, PAGE
-from ..errors import UnsupportedError, message
+from ..errors import message
 from ..formats import scales
-from ..primitives import runtime
-from ..primitives.block_scores import block_scores
+from ..primitives.block_scores import CALL
+from ._dispatch import run
 from .formats import to_blocked
 
 IMPLEMENTATIONS = (None, "reference", "decode", "prefill", "portable")
-_warned = set()
 
 
-def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
-                             fp4_format="nvfp4", causal=True, qo_offset=None, scale_layout="public", q_global_scale=None, k_global_scale=None,
-                             implementation=None, max_scratch_bytes=DEFAULT_SCRATCH_LIMIT):
+def fp4_indexer_block_scores(
+        q_fp4: must.Array, k_fp4: must.Array, q_scale: must.Array, k_scale: must.Array, cu_seqlens_q: must.Array, cu_seqlens_k: must.Array,
+        cu_page_offsets: must.Array, *, max_seqlen_q: int, max_seqlen_k: int, kv_indices: must.Array, fp4_format: str = "nvfp4",
+        causal: bool = True, qo_offset: must.Array | None = None, scale_layout: str = "public", q_global_scale: float | must.Array | None = None,
+        k_global_scale: float | must.Array | None = None, implementation: str | None = None,
+        max_scratch_bytes: int = DEFAULT_SCRATCH_LIMIT) -> jax.Array:
     """Largest score of each 128-key block of a paged FP4 key cache, for each query and head.
 
         scores[h, kb, t] = max over the visible keys j of block kb of  q[t, h] . k[j, h // (Hq / Hkv)]
@@ -63,14 +66,15 @@ def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_se
       TypeError, ValueError: wrong shapes, dtypes or static arguments, while tracing.
       UnsupportedError: a named implementation has no kernel for this GPU. (None runs the reference then, and warns once.)
     """
-    static, arrays = check(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
-                         max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
-                         scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
-                         implementation=implementation, implementations=IMPLEMENTATIONS, max_scratch_bytes=max_scratch_bytes)
-    return _scores(arrays, static=static, implementation=_implementation(implementation))
+    static, arrays = check(
+        q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+        kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset, scale_layout=scale_layout,
+        q_global_scale=q_global_scale, k_global_scale=k_global_scale, implementation=implementation, implementations=IMPLEMENTATIONS,
+        max_scratch_bytes=max_scratch_bytes)
+    return run(CALL, static, arrays, implementation)
 
 
-def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
+def fp4_indexer_reorder_scales_for_mma(q_scale: must.Array, k_scale: must.Array, fp4_format: str = "nvfp4") -> tuple[jax.Array, jax.Array]:
     """Public scales in the order block-scaled tensor cores read them, for `scale_layout="preordered_mma"`.
 
     Args:
@@ -85,42 +89,19 @@ def fp4_indexer_reorder_scales_for_mma(q_scale, k_scale, fp4_format="nvfp4"):
     """
     op = "fp4_indexer_reorder_scales_for_mma"
     must.choice(op, "fp4_format", fp4_format, tuple(scales.FORMATS))
-    groups, dtype = GROUPS[fp4_format], scales.FORMATS[fp4_format].scale_dtype
-    for name, x, shape, names in (("q_scale", q_scale, (None, None, groups), "[Tq, Hq, G]"),
-                                  ("k_scale", k_scale, (None, None, PAGE, groups), "[num_pages, Hkv, 128, G]")):
-        must.array(op, name, x, (dtype, "uint8"), f"Scales of {fp4_format} are {dtype}, or the same bytes as uint8.")
-        must.shape(op, name, x, shape, names, f"Pass public scales of {fp4_format} (G = {groups}).")
+    groups = GROUPS[fp4_format]
+    remedy = f"Pass public scales of {fp4_format} (G = {groups})."
+    fp4.scales_of(op, "q_scale", q_scale, fp4_format, (None, None, groups), "[Tq, Hq, G]", remedy)
+    fp4.scales_of(op, "k_scale", k_scale, fp4_format, (None, None, PAGE, groups), "[num_pages, Hkv, 128, G]", remedy)
     spec = jax.typeof(k_scale).sharding.spec if isinstance(k_scale, jax.Array) else ()
     if any(axis is not None for axis in spec[1:]):
-        raise TypeError(message(op, "k_scale", f"sharding {spec} over explicit mesh axes", "pages split, or nothing", "Pages and heads become one axis, whose minor half no sharding "
-                                "names: use public scales, reorder inside jax.shard_map, or reshard k_scale (jax.sharding.reshard)."))
+        raise TypeError(message(op, "k_scale", f"sharding {spec} over explicit mesh axes", "pages split, or nothing",
+                                "Pages and heads become one axis, whose minor half no sharding names: use public scales, reorder inside jax.shard_map, "
+                                "or reshard k_scale (jax.sharding.reshard)."))
     return _reorder(q_scale, k_scale)
 
 
 @functools.partial(jax.jit, inline=True)
-def _reorder(q_scale, k_scale):
+def _reorder(q_scale: jax.Array, k_scale: jax.Array) -> tuple[jax.Array, jax.Array]:
     num_pages, heads_kv = k_scale.shape[:2]
     return to_blocked(jnp.swapaxes(q_scale, 0, 1)), to_blocked(k_scale.reshape(num_pages * heads_kv, *k_scale.shape[2:]))
-
-
-def _implementation(named: str | None) -> str:
-    """The primitive's "auto", "portable" or "reference". Reads the platform, never device data."""
-    if named == "reference":
-        return "reference"
-    reason = runtime.unsupported_reason()
-    if reason is None:
-        return "portable" if named == "portable" else "auto"
-    if named is not None:
-        raise UnsupportedError(message(OP, "implementation", repr(named), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(f"{OP}: {reason} Running the plain-jnp reference, which is much slower. "
-                      "Pass implementation=\"reference\" to choose it without this warning.", stacklevel=3)
-    return "reference"
-
-
-@functools.partial(jax.jit, static_argnames=("static", "implementation"), inline=True)
-def _scores(arrays: dict, *, static: Static, implementation: str) -> jax.Array:
-    """One cached program per static call, so that eager calls compile once."""
-    return block_scores(*operands(static, arrays), path=static.path, implementation=implementation, fp4_format=static.format, scale_layout=static.scale_layout,
-                        mask=static.mask, max_seqlen_q=static.max_seqlen_q, k_tiles=static.k_tiles, max_scratch_bytes=static.max_scratch_bytes)

@@ -1,8 +1,13 @@
-"""Meshes with Explicit axes: the types of the operands say how they are split, so the call becomes a `shard_map` over those axes, and nothing is communicated.
+"""Meshes with Explicit axes: the types of the operands say how they are split. The call becomes a `shard_map` over those axes, without communication.
 
-Query heads, KV heads and tokens (rows of q, with public scales) may be split; the result is split alike. Anything else is an error that names the operand.
+The sizes that `splits.may_split` names may be split; the result is split alike. Anything else is an error that names the operand.
 """
+from __future__ import annotations
+
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import lax
@@ -10,56 +15,90 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..errors import message
-from .operands import HEAD_SCALE, K, K_SCALE, NAMES, OP, Q, Q_SCALE, own_heads, own_tokens
+from ..specs.spec import Choice
+from . import splits
+
+if TYPE_CHECKING:
+    from .kernel_call import KernelCall
 
 
-def over_explicit_axes(call, operands, params):
-    """`call(*operands, **params)`, or None if no operand is split over an Explicit axis."""
+def over_explicit_axes(call: KernelCall, operands: Sequence[jax.Array], static: Any, implementation: str) -> jax.Array | None:
+    """The result of the call, or None if no operand is split over an Explicit axis."""
     shardings = [jax.typeof(x).sharding for x in operands]
     split = [s for s in shardings if any(_names(axis) for axis in s.spec)]
     if not split:
         return None
-    mesh = split[0].mesh
-    spec = lambda i, axis: _names(shardings[i].spec[axis]) if axis < len(shardings[i].spec) else ()
-    tokens, heads, kv_heads = spec(Q, 0), spec(Q, 1), spec(K, 1)
-    public = params["scale_layout"] == "public"
-    _check_heads(mesh, heads, kv_heads, operands[K].shape[1])
-    if tokens and not public:
-        raise TypeError(message(OP, NAMES[Q], f"tokens split over {tokens} with scales in MMA order", "public scales, or tokens on one device",
-                                "Pass scale_layout=\"public\", or reshard q (jax.sharding.reshard)."))
-    want = dict.fromkeys(range(len(operands)), P())
-    want |= {Q: P(tokens or None, heads or None), K: P(None, kv_heads or None), HEAD_SCALE: P(heads or None)}
-    want |= {Q_SCALE: want[Q], K_SCALE: want[K]} if public else {Q_SCALE: P(heads or None)}
-    operands = list(operands)
-    operands[HEAD_SCALE] = jax.sharding.reshard(operands[HEAD_SCALE], NamedSharding(mesh, want[HEAD_SCALE]))      # a few numbers, often made by the op itself
-    for i, x in enumerate(operands):
+    spec, mesh, choices = call.spec, split[0].mesh, call.choices(static)
+    sizes = spec.bind(choices, [x.shape for x in operands])
+    over = {}                                       # size -> mesh axes
+    for size in spec.split:
+        operand, axis = splits.first_axis(spec, size, choices)
+        over[size] = _names(shardings[operand].spec[axis]) if axis < len(shardings[operand].spec) else ()
+    for many, few in splits.multiples(spec).items():
+        _check_multiples(call, choices, mesh, (many, over[many]), (few, over[few]), sizes[few])
+    for size in spec.split:
+        if over[size] and size not in splits.may_split(spec, call.cuts, choices):
+            raise TypeError(_not_split(call, size, over[size], choices))
+
+    want = {b.name: _partition_spec(over, splits.axes(spec, b, choices)) for b in spec.operands}
+    given = dict(zip(spec.operand_names, operands, strict=True))
+    for name in call.reshard:                       # a few numbers, often made by the op itself
+        given[name] = jax.sharding.reshard(given[name], NamedSharding(mesh, want[name]))
+    for name, x in given.items():
         got = tuple(map(_names, jax.typeof(x).sharding.spec))
-        if got != tuple(map(_names, want[i])) + ((),) * (x.ndim - len(want[i])):
-            raise TypeError(message(OP, NAMES[i], f"sharding {jax.typeof(x).sharding.spec} over explicit mesh axes", f"{want[i]}, as q and k are split",
-                                    f"Reshard it (jax.sharding.reshard(x, {want[i]})), or call the op inside jax.shard_map: docs/sharding.md."))
+        if got != tuple(map(_names, want[name])) + ((),) * (x.ndim - len(want[name])):
+            raise TypeError(message(
+                spec.api, name, f"sharding {jax.typeof(x).sharding.spec} over explicit mesh axes", f"{want[name]}, as the other operands are split",
+                f"Reshard it (jax.sharding.reshard(x, {want[name]})), or call the op inside jax.shard_map: docs/sharding.md."))
 
-    def local(*operands):
-        operands, own = list(operands), dict(params)
-        if kv_heads and not public:
-            own_heads(operands, lax.axis_index(kv_heads) * operands[K].shape[1])
-        if tokens:
-            rows = operands[Q].shape[0]
-            own["mask"] = own_tokens(operands, lax.axis_index(tokens) * rows, own["mask"])
-        return call(*operands, **own)
+    def local(*operands: jax.Array) -> jax.Array:
+        own, changed = dict(zip(spec.operand_names, operands, strict=True)), {}
+        for cut in call.cuts:
+            if over[cut.size]:
+                operand, axis = splits.first_axis(spec, cut.size, choices)
+                first = lax.axis_index(over[cut.size]) * operands[operand].shape[axis]
+                replaced, attributes = cut.apply(own, {**call.attributes(static), **changed}, first)
+                own |= replaced
+                changed |= attributes
+        return call.bind(tuple(own.values()), static=dataclasses.replace(static, **changed), implementation=implementation)
 
-    axes = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
-    return jax.shard_map(local, mesh=mesh, in_specs=tuple(want.values()), out_specs=P(heads or None, None, tokens or None), axis_names=axes)(*operands)
+    manual = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
+    out = _partition_spec(over, splits.axes(spec, spec.results[0], choices))
+    return jax.shard_map(local, mesh=mesh, in_specs=tuple(want.values()), out_specs=out, axis_names=manual)(*given.values())
 
 
-def _names(axis):
+def _names(axis: Any) -> tuple[str, ...]:
     """Mesh axes of one entry of a PartitionSpec."""
     return () if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
-def _check_heads(mesh, heads, kv_heads, heads_kv):
-    """A device's query heads must belong to its KV heads."""
-    alone = math.prod(mesh.shape[name] for name in kv_heads) == heads_kv
-    if heads == kv_heads or (alone and heads[:len(kv_heads)] == kv_heads):
+def _partition_spec(over: Mapping[str, tuple[str, ...]], axes: Sequence[str | None]) -> P:
+    """The PartitionSpec of a buffer whose axes are the sizes `axes`, without trailing None."""
+    entries = [over.get(size) or None for size in axes]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return P(*entries)
+
+
+def _check_multiples(call: KernelCall, choices: Mapping[str, Any], mesh: Any, many: tuple[str, tuple[str, ...]],
+                     few: tuple[str, tuple[str, ...]], count: int) -> None:
+    """A device's part of `many` must belong to its part of `few`: its query heads to its KV heads."""
+    alone = math.prod(mesh.shape[name] for name in few[1]) == count
+    if many[1] == few[1] or (alone and many[1][:len(few[1])] == few[1]):
         return
-    raise TypeError(message(OP, NAMES[K], f"{heads_kv} heads split over {kv_heads} beside query heads split over {heads}", "heads of q and k split alike",
-                            "Reshard k and k_scale (jax.sharding.reshard), or store the pool split by KV heads. Query heads may be split further only where one KV head is left."))
+    operand, _ = splits.first_axis(call.spec, few[0], choices)
+    raise TypeError(message(
+        call.spec.api, call.spec.operand_names[operand], f"{count} {few[0]} split over {few[1]}, {many[0]} split over {many[1]}",
+        f"{many[0]} and {few[0]} split over the same mesh axes",
+        f"Reshard all operands that have {few[0]} (jax.sharding.reshard), or store them split. {many[0]} may be split further only where "
+        f"one of {few[0]} is left on a device."))
+
+
+def _not_split(call: KernelCall, size: str, over: tuple[str, ...], choices: Mapping[str, Any]) -> str:
+    operand, _ = splits.first_axis(call.spec, size, choices)
+    remedies = [f"pass {a.name}={value!r}" for a in call.spec.attributes if isinstance(a, Choice) for value in a.values
+                if size in splits.may_split(call.spec, call.cuts, {**choices, a.name: value})]
+    given = ", ".join(f"{name}={value!r}" for name, value in choices.items())
+    name = call.spec.operand_names[operand]
+    return message(call.spec.api, name, f"{size} split over {over} with {given}", f"all {size} on every device",
+                   " or ".join([f"Reshard {name} (jax.sharding.reshard)", *remedies]) + ".")

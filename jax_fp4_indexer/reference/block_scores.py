@@ -20,6 +20,7 @@ import jax.export
 import jax.numpy as jnp
 from jax import lax
 
+from ..calls import must
 from ..calls.block_scores import NO_DERIVATIVE, Static, check, operands
 from ..calls.ragged import decreases
 from ..calls.varying import on_one_mesh, same_varying_axes
@@ -34,17 +35,21 @@ MAX_CHUNK = 128                 # query tokens of a step
 MAX_CHUNK_ROWS = 2048           # query rows (token, head) of a step: bounds the [rows, groups, 128] dots to 8 MiB
 
 
-def fp4_indexer_block_scores(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, *, max_seqlen_q, max_seqlen_k, kv_indices,
-                             fp4_format="nvfp4", causal=True, qo_offset=None, scale_layout="public", q_global_scale=None, k_global_scale=None,
-                             implementation=None, max_scratch_bytes=DEFAULT_SCRATCH_LIMIT):
+def fp4_indexer_block_scores(
+        q_fp4: must.Array, k_fp4: must.Array, q_scale: must.Array, k_scale: must.Array, cu_seqlens_q: must.Array, cu_seqlens_k: must.Array,
+        cu_page_offsets: must.Array, *, max_seqlen_q: int, max_seqlen_k: int, kv_indices: must.Array, fp4_format: str = "nvfp4",
+        causal: bool = True, qo_offset: must.Array | None = None, scale_layout: str = "public", q_global_scale: float | must.Array | None = None,
+        k_global_scale: float | must.Array | None = None, implementation: str | None = None,
+        max_scratch_bytes: int = DEFAULT_SCRATCH_LIMIT) -> jax.Array:
     """The definition of `jax_fp4_indexer.fp4_indexer_block_scores`: same arguments, same result, plain jnp on any platform.
 
     `implementation` and `max_scratch_bytes` are accepted so that the signatures agree; the first must be None or "reference". Raises as the op does, but for UnsupportedError.
     """
-    static, arrays = check(q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q,
-                         max_seqlen_k=max_seqlen_k, kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset,
-                         scale_layout=scale_layout, q_global_scale=q_global_scale, k_global_scale=k_global_scale,
-                         implementation=implementation, implementations=(None, "reference"), max_scratch_bytes=max_scratch_bytes)
+    static, arrays = check(
+        q_fp4, k_fp4, q_scale, k_scale, cu_seqlens_q, cu_seqlens_k, cu_page_offsets, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+        kv_indices=kv_indices, fp4_format=fp4_format, causal=causal, qo_offset=qo_offset, scale_layout=scale_layout,
+        q_global_scale=q_global_scale, k_global_scale=k_global_scale, implementation=implementation, implementations=(None, "reference"),
+        max_scratch_bytes=max_scratch_bytes)
     return _scores(arrays, static=static)
 
 

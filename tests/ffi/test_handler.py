@@ -8,12 +8,11 @@ import itertools
 import jax
 import jax.numpy as jnp
 import pytest
-from support.operands import STATIC, operands
+from support.operands import OPERANDS, STATIC, attributes, operands
 
 from jax_fp4_indexer.aot import manifest as aot_manifest
 from jax_fp4_indexer.aot.variants.block_scores import SCRATCH
 from jax_fp4_indexer.configs.block_scores import scratch_bytes
-from jax_fp4_indexer.primitives.block_scores import OPERANDS, attributes
 from jax_fp4_indexer.primitives.scratch import scratch_plan
 from jax_fp4_indexer.specs.block_scores import SPEC
 

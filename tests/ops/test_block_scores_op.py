@@ -10,7 +10,7 @@ import pytest
 
 import jax_fp4_indexer as jfi
 from jax_fp4_indexer.configs.block_scores import choose_path
-from jax_fp4_indexer.ops import block_scores as op
+from jax_fp4_indexer.ops import _dispatch
 from jax_fp4_indexer.primitives import runtime
 
 i32 = lambda *x: np.array(x, np.int32)
@@ -90,7 +90,7 @@ def test_inside_jit_and_vmap():
 def test_eager_calls_compile_once():
     calls = [dict(kv_indices=i32(*order)) for order in ((0, 1, 2), (2, 1, 0), (1, 1, 1))]
     call(**calls[0])
-    before = op._scores._cache_size()
+    before = _dispatch._called._cache_size()
     with jax.log_compiles(True):
         import logging
         records = []
@@ -102,7 +102,7 @@ def test_eager_calls_compile_once():
                 call(**changes).block_until_ready()
         finally:
             logging.getLogger("jax").removeHandler(handler)
-    assert op._scores._cache_size() == before
+    assert _dispatch._called._cache_size() == before
     assert not [r.getMessage() for r in records if "ompil" in r.getMessage()]
 
 
@@ -139,15 +139,16 @@ def primitive_params(**changes):
     (dict(implementation="reference"), "decode", "reference")])
 def test_what_reaches_the_primitive(changes, path, implementation):
     params = primitive_params(**changes)
-    assert (params["path"], params["implementation"]) == (path, implementation)
-    assert (params["mask"], params["k_tiles"]) == (1, 2)
-    assert primitive_params(**changes, causal=False)["mask"] == 0 and primitive_params(**changes, qo_offset=i32(1, 2))["mask"] == 2
+    assert (params["static"].path, params["implementation"]) == (path, implementation)
+    assert (params["static"].mask, params["static"].k_tiles) == (1, 2)
+    assert primitive_params(**changes, causal=False)["static"].mask == 0
+    assert primitive_params(**changes, qo_offset=i32(1, 2))["static"].mask == 2
 
 
 def test_a_gpu_without_kernels_runs_the_reference_and_warns_once(monkeypatch):
     reason = "The GPU has compute capability 7.0, kernels are shipped for sm_80."
-    monkeypatch.setattr(runtime, "unsupported_reason", lambda: reason)
-    monkeypatch.setattr(op, "_warned", set())
+    monkeypatch.setattr(runtime, "unsupported_reason", lambda op: reason)
+    monkeypatch.setattr(_dispatch, "_warned", set())
     with pytest.warns(UserWarning, match="compute capability 7.0.*reference") as caught:
         same(call())
     assert caught[0].filename == __file__

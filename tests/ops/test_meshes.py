@@ -196,8 +196,8 @@ class Logged:
 # ---- what Explicit axes refuse
 
 @pytest.mark.parametrize("placement, parts", [
-    ({0: P("x")}, ("q_scale: got sharding", "expected PartitionSpec('x', None), as q and k", "reshard")),
-    ({0: P(None, "x"), 2: P(None, "x")}, ("k: got 4 heads split over ()", "split alike", "reshard")),
+    ({0: P("x")}, ("q_scale: got sharding", "expected PartitionSpec('x',), as the other operands are split", "reshard")),
+    ({0: P(None, "x"), 2: P(None, "x")}, ("k: got 4 heads_kv split over (), heads_q split over ('x',)", "split over the same mesh axes", "reshard")),
     ({1: P("x"), 3: P("x")}, ("k: got sharding", "docs/sharding.md")),
     ({7: P("x")}, ("kv_indices: got sharding", "expected PartitionSpec()"))])
 def test_explicit_axes_that_cannot_stay_split_are_refused_with_advice(placement, parts):

@@ -39,7 +39,7 @@ def launched(fake, capability, driver=None):
     import jax
     from jax.interpreters import mlir
 
-    from jax_fp4_indexer.primitives import block_scores, runtime
+    from jax_fp4_indexer.primitives import kernel_call, runtime
     os.environ["JFI_LIBCUDA"] = driver or fake
     recorder = ctypes.CDLL(fake)
     recorder.fake_set_device(0, *capability, 132)
@@ -51,7 +51,8 @@ def launched(fake, capability, driver=None):
     for target in runtime.TARGETS:
         stages = {"instantiate": capsule(library.jfi_instantiate), "execute": capsule(library.jfi_execute_on_host)}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
-    mlir.register_lowering(block_scores.block_scores_p, block_scores._lower_cuda, platform="cpu")
+    for call in kernel_call.calls().values():
+        mlir.register_lowering(call.primitive, call.lower_cuda, platform="cpu")
     try:
         scores()
     except AssertionError:

@@ -67,7 +67,7 @@ import numpy as np
 import jax
 import jax.numpy as jnp
 from jax_fp4_indexer.primitives import runtime
-arch, kind, kernels = runtime.choose_variant((9, 0), path="decode", format="nvfp4", scale_layout="public", bound=16)
+arch, kind, kernels = runtime.choose_variant((9, 0), "block_scores", path="decode", format="nvfp4", scale_layout="public", bound=16)
 print(arch, kind, *kernels)
 rng = np.random.default_rng(0)
 q, k = (rng.integers(0, 256, s, dtype=np.uint8) for s in ((1, 2, 64), (1, 1, 128, 64)))

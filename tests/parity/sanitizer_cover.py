@@ -37,7 +37,7 @@ def launches(unit, capability):
     for (implementation, layout), call in runner.calls(inp, runner.IMPLEMENTATIONS, only=[variant] if variant else None).items():
         kind = "portable" if implementation.startswith("portable") else "auto"
         path = "decode" if implementation.endswith("decode") else "prefill"
-        found |= set(runtime.choose_variant(capability, path=path, format=case.fmt, scale_layout=layout, implementation=kind,
+        found |= set(runtime.choose_variant(capability, "block_scores", path=path, format=case.fmt, scale_layout=layout, implementation=kind,
                                             bound=call["max_seqlen_q"] * (heads_q // heads_kv))[2])
     return found
 

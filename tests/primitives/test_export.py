@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_fp4_indexer as jfi
-from jax_fp4_indexer.primitives import runtime
+from jax_fp4_indexer.specs.block_scores import SPEC
 
 from support import inputs
 
@@ -40,7 +40,7 @@ def test_round_trip_through_a_new_process(platforms, tmp_path):
     """What is exported for the CPU runs there without this package; what is for CUDA alone says so."""
     arrays = [BATCH.arrays()[name] for name in NAMES]
     exported = export(jax.jit(op), arrays, *platforms)
-    assert exported.mlir_module().count(f"custom_call @{runtime.BLOCK_SCORES}(") == ("cuda" in platforms)
+    assert exported.mlir_module().count(f"custom_call @{SPEC.target}(") == ("cuda" in platforms)
     (tmp_path / "program").write_bytes(exported.serialize())
     np.savez(tmp_path / "arguments", *arrays)
     done = subprocess.run([sys.executable, "-c", LOAD, str(tmp_path)], capture_output=True, text=True, timeout=200)
@@ -81,7 +81,7 @@ def test_for_a_mesh_of_32_gpus_that_is_not_here(kind):
     assert exported.nr_devices == 32 and exported.platforms == ("cuda",)
     text = exported.mlir_module()
     (line,) = [line for line in text.splitlines() if "custom_call @jax_fp4_indexer" in line]
-    assert f"@{runtime.BLOCK_SCORES}(" in line and f": ({', '.join(local)}, " in line
+    assert f"@{SPEC.target}(" in line and f": ({', '.join(local)}, " in line
     assert "sdy.sharding_rule" not in line
     assert "all_gather" not in text
 
@@ -89,9 +89,9 @@ def test_for_a_mesh_of_32_gpus_that_is_not_here(kind):
 def test_helper_names_what_export_asks_for():
     """Without it JAX refuses; with it the call's own name is all that is let through."""
     shapes = [BATCH.arrays()[name] for name in NAMES]
-    with pytest.raises(ValueError, match=runtime.BLOCK_SCORES):
+    with pytest.raises(ValueError, match=SPEC.target):
         jax.export.export(jax.jit(op), platforms=("cuda",))(*shapes)
-    assert [str(check) for check in jfi.export_disabled_checks()] == [str(jax.export.DisabledSafetyCheck.custom_call(runtime.BLOCK_SCORES))]
+    assert [str(check) for check in jfi.export_disabled_checks()] == [str(jax.export.DisabledSafetyCheck.custom_call(SPEC.target))]
     other = jax.jit(lambda *operands: jax.ffi.ffi_call("another.target", jax.ShapeDtypeStruct((1,), jnp.float32))(op(*operands)))
     with pytest.raises(ValueError, match="another.target"):
         export(other, shapes, "cuda")

@@ -2,8 +2,6 @@
 
 The call is lowered as for CUDA; once the partitioner has cut it up, the part of a device is computed by the definition in place of the kernel.
 """
-import functools
-
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -11,32 +9,38 @@ import numpy as np
 import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jax_fp4_indexer.configs.block_scores import DEFAULT_SCRATCH_LIMIT
-from jax_fp4_indexer.primitives import block_scores as wire
-from jax_fp4_indexer.primitives import partition, runtime
+from jax_fp4_indexer.primitives import runtime, sharding, wire
+from jax_fp4_indexer.primitives.block_scores import CALL
 from jax_fp4_indexer.primitives.scratch import scratch_plan
 from jax_fp4_indexer.reference.block_scores import block_scores_core
+from jax_fp4_indexer.specs.block_scores import SPEC
 
 from support.meshes import collectives, mesh
-from support.operands import operands
+from support.operands import OPERANDS, operands
+from support.operands import attributes as attributes_of
+from support.operands import static as static_of
 
-# The primitive with its CUDA lowering on every platform, beside the real one, which stays as it is in this process.
+# The primitive with its CUDA lowering on every platform; the real one stays as it is in this process.
 cuda_p = Primitive("block_scores_as_on_cuda")
-cuda_p.def_abstract_eval(wire._type_of_result)
-mlir.register_lowering(cuda_p, wire._lower_cuda)
+cuda_p.def_abstract_eval(CALL.type_of_result)
+mlir.register_lowering(cuda_p, CALL.lower_cuda)
 
-STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=4, k_tiles=3, implementation="auto",
-              max_scratch_bytes=DEFAULT_SCRATCH_LIMIT)
+STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=4, k_tiles=3)
 Q, K, HEADS = "q", "k", (None, "x")
+
+
+def bind(*args, **static):
+    return cuda_p.bind(*args, static=static_of(**static), implementation="auto")
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """What the devices' calls are made with: (shapes of the operands, attributes, shapes of the results)."""
-    partition.register(runtime.BLOCK_SCORES, "cpu")
+    sharding.register(SPEC.target, "cpu")
     made = []
 
     def ffi_call(target, types):
@@ -53,8 +57,8 @@ def calls(monkeypatch):
 
 def run(devices, specs, static, args, out=None):
     """(result, collectives of the program) of the whole call under plain jit, operands placed by `specs`."""
-    f = jax.jit(lambda *args: cuda_p.bind(*args, **static), **({} if out is None else {"out_shardings": NamedSharding(devices, out)}))
-    placed = [jax.device_put(x, NamedSharding(devices, specs.get(name, P()))) for name, x in zip(wire.OPERANDS, args, strict=True)]
+    f = jax.jit(lambda *args: bind(*args, **static), **({} if out is None else {"out_shardings": NamedSharding(devices, out)}))
+    placed = [jax.device_put(x, NamedSharding(devices, specs.get(name, P()))) for name, x in zip(OPERANDS, args, strict=True)]
     compiled = f.lower(*placed).compile()
     _, whole = scratch_plan(static["path"], static["fp4_format"], static["max_seqlen_q"], 2, *args[0].shape[:2], args[1].shape[1], args[4].shape[0])
     assert f"u8[{whole}]" not in compiled.as_text()
@@ -123,7 +127,7 @@ def test_attributes_and_scratch_are_those_of_the_part(calls, max_seqlen_q, limit
     whole_pages, given = scratch_plan("prefill", "nvfp4", max_seqlen_q, 2, 8, 8, 4, 6, limit)
     pages, size = scratch_plan("prefill", "nvfp4", max_seqlen_q, 2, 8, 2, 1, 6, given)
     assert max_seqlen_q == 4 or (whole_pages, pages) == (6 if limit == DEFAULT_SCRATCH_LIMIT else 4, 6)
-    whole = wire.attributes("prefill", "nvfp4", "public", 1, max_seqlen_q, pages, "auto")
+    whole = attributes_of("prefill", "nvfp4", "public", 1, max_seqlen_q, pages, "auto")
     assert attributes == whole and {k: type(v) for k, v in attributes.items()} == {k: type(v) for k, v in whole.items()}
     assert results == [(2, 3, 8), (size,)]
 
@@ -147,8 +151,8 @@ def test_partial_shard_map_leaves_auto_axes_split(calls, split):
     joined = [jnp.stack([p[i] for p in parts]) for i in range(10)]
     specs = by_tokens() if split == "tokens" else by_heads(layout)
     static = STATIC | dict(scale_layout=layout)
-    f = jax.shard_map(lambda *args: cuda_p.bind(*(x[0] for x in args), **static)[None], mesh=devices, in_specs=P("b"), out_specs=P("b"), axis_names={"b"})
-    placed = [jax.device_put(x, NamedSharding(devices, P("b", *specs.get(name, ())))) for name, x in zip(wire.OPERANDS, joined)]
+    f = jax.shard_map(lambda *args: bind(*(x[0] for x in args), **static)[None], mesh=devices, in_specs=P("b"), out_specs=P("b"), axis_names={"b"})
+    placed = [jax.device_put(x, NamedSharding(devices, P("b", *specs.get(name, ())))) for name, x in zip(OPERANDS, joined)]
     compiled = jax.jit(f).lower(*placed).compile()
     assert collectives(compiled) == []
     assert calls[0][0][0] == ((2, 8, 64) if split == "tokens" else (8, 2, 64))
@@ -160,7 +164,7 @@ def test_partial_shard_map_leaves_auto_axes_split(calls, split):
 def test_inside_shard_map_xla_asks_nobody(calls, how):
     """XLA ends the process where it asks a partitioner about a call in a full `shard_map`. No handler is here, so compiling ends with that error and no earlier."""
     args, devices = operands(), mesh(x=4)
-    f = jax.jit(jax.shard_map(lambda *args: cuda_p.bind(*args, **STATIC)[None], mesh=devices, in_specs=P(), out_specs=P("x"), check_vma=False))
+    f = jax.jit(jax.shard_map(lambda *args: bind(*args, **STATIC)[None], mesh=devices, in_specs=P(), out_specs=P("x"), check_vma=False))
     placed = [jax.device_put(x, NamedSharding(devices, P())) for x in args]
     if how == "export":
         program = jax.export.export(f, platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*placed)
@@ -173,11 +177,15 @@ def test_inside_shard_map_xla_asks_nobody(calls, how):
 def test_an_exported_program_holds_the_call_of_the_wire_format(calls):
     """Where it is loaded, XLA gathers: no partitioner answers to that name."""
     args, devices = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6), mesh(x=4)
-    placements = [NamedSharding(devices, by_heads("public").get(name, P())) for name in wire.OPERANDS]
+    placements = [NamedSharding(devices, by_heads("public").get(name, P())) for name in OPERANDS]
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s) for x, s in zip(args, placements)]
-    program = jax.export.export(jax.jit(lambda *args: cuda_p.bind(*args, **STATIC)), platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*shapes)
+    program = jax.export.export(jax.jit(lambda *args: bind(*args, **STATIC)), platforms=("cpu",), disabled_checks=runtime.export_disabled_checks())(*shapes)
     text = program.mlir_module()
-    assert f"custom_call @{runtime.BLOCK_SCORES}(" in text and "sdy.sharding_rule" not in text and ".split" not in text
+    assert f"custom_call @{SPEC.target}(" in text and "sdy.sharding_rule" not in text and ".split" not in text
+
+
+def call_of_the_op(*args):
+    return CALL(args, static=static_of(**STATIC))
 
 
 def lowered(function, *args):
@@ -188,35 +196,35 @@ def test_where_the_rule_is_written():
     """Only where XLA may split something: programs of one device and of `shard_map` keep the text they have."""
     args = operands(tokens=8, heads_q=8, heads_kv=4, num_pages=6)
     devices = mesh(x=4)
-    call = functools.partial(wire.block_scores, **STATIC)
+    call = call_of_the_op
     assert "sdy.sharding_rule" not in lowered(call, *args)
     placed = [jax.device_put(x, NamedSharding(devices, P())) for x in args]
     text = lowered(call, *placed)
     assert "#sdy.op_sharding_rule<([i, jk, l], [m, j, n, o], [i, jk, p], [m, j, n, q], [r], [s], [t], [u], [v], [jk], [i], [j])->([jk, w, i], [x])" in text
-    assert f"custom_call @{runtime.BLOCK_SCORES}.split(" in text
+    assert f"custom_call @{SPEC.target}.split(" in text
     manual = jax.shard_map(call, mesh=devices, in_specs=P(), out_specs=P(), check_vma=False)
-    assert "sdy.sharding_rule" not in lowered(manual, *placed) and f"custom_call @{runtime.BLOCK_SCORES}(" in lowered(manual, *placed)
+    assert "sdy.sharding_rule" not in lowered(manual, *placed) and f"custom_call @{SPEC.target}(" in lowered(manual, *placed)
 
 
 @pytest.mark.parametrize("why", ["no hooks", "switched off", "registration fails"])
 def test_without_the_hooks_of_jax_the_call_is_as_before(monkeypatch, why):
-    monkeypatch.setattr(partition, "_registered", set())
+    monkeypatch.setattr(sharding, "_registered", set())
     if why == "no hooks":
-        monkeypatch.setattr(partition, "xla_client", None)
-        partition.register("another.target", "cpu")         # does nothing, and does not fail
+        monkeypatch.setattr(sharding, "xla_client", None)
+        sharding.register("another.target", "cpu")         # does nothing, and does not fail
     elif why == "switched off":
         monkeypatch.setenv("JFI_SPLIT", "0")
     else:
-        monkeypatch.setattr(partition.xla_bridge, "register_plugin_callbacks", lambda add: add.func(no_such_argument=1))
+        monkeypatch.setattr(sharding.xla_bridge, "register_plugin_callbacks", lambda add: add.func(no_such_argument=1))
         with pytest.warns(UserWarning, match="takes no partitioner here .*shard_map"):
-            partition.register(runtime.BLOCK_SCORES, "CUDA")
+            sharding.register(SPEC.target, "CUDA")
     devices = mesh(x=2)
-    text = lowered(functools.partial(wire.block_scores, **STATIC), *(jax.device_put(x, NamedSharding(devices, P())) for x in operands()))
-    assert f"custom_call @{runtime.BLOCK_SCORES}(" in text and "sdy.sharding_rule" not in text
+    text = lowered(call_of_the_op, *(jax.device_put(x, NamedSharding(devices, P())) for x in operands()))
+    assert f"custom_call @{SPEC.target}(" in text and "sdy.sharding_rule" not in text
 
 
 def test_parse_reads_what_xla_hands_over():
-    assert partition.parse(b'{format = "nvfp4", mask = 1 : i64, max_seqlen_q = 2147483647 : i64, path = "decode"}') == {
+    assert wire.parse(b'{format = "nvfp4", mask = 1 : i64, max_seqlen_q = 2147483647 : i64, path = "decode"}') == {
         "format": "nvfp4", "mask": 1, "max_seqlen_q": 2147483647, "path": "decode"}
 
 
@@ -228,12 +236,21 @@ def test_parse_reads_what_xla_hands_over():
     ([0, 1, 2], [0], (6, 2), ([0, 0, 0], [0, 0, 0])),                                # three parts of two KV heads: whole
     ([0, 1, 2, 3], [0], (4, 1), ([0, 1, 2, 3], [0, 0, 0, 0])), ([0], [0, 1], (4, 2), ([0, 1], [0, 1]))])
 def test_heads_that_a_device_can_work_with(q, kv, heads, want):
-    got = partition.choose(np.array(q), np.array(kv), *heads)
+    got = sharding.choose(np.array(q), np.array(kv), *heads)
     assert [x.tolist() for x in got] == [list(x) for x in want]
 
 
 def test_tokens_that_a_device_can_work_with():
     heads = np.array([0, 0, 1, 1])
-    assert partition.choose_tokens(np.array([0, 1, 0, 1]), heads, 8).tolist() == [0, 1, 0, 1]
-    assert partition.choose_tokens(np.array([0, 0, 1, 1]), heads, 8).tolist() == [0, 0, 0, 0]        # the same devices hold both
-    assert partition.choose_tokens(np.array([0, 1, 0, 1]), heads, 7).tolist() == [0, 0, 0, 0]
+    assert sharding.choose_apart(np.array([0, 1, 0, 1]), heads, 8).tolist() == [0, 1, 0, 1]
+    assert sharding.choose_apart(np.array([0, 0, 1, 1]), heads, 8).tolist() == [0, 0, 0, 0]        # the same devices hold both
+    assert sharding.choose_apart(np.array([0, 1, 0, 1]), heads, 7).tolist() == [0, 0, 0, 0]
+
+
+def test_explicit_axes_that_no_layout_lets_split_are_refused_with_the_choice_that_does():
+    devices = mesh(AxisType.Explicit, x=4)
+    args = operands(tokens=8, scale_layout="preordered_mma")
+    args[0] = jax.device_put(args[0], NamedSharding(devices, P("x")))
+    told = r"q: got tokens split over \('x',\) with .*scale_layout='preordered_mma', expected all tokens on every device.*pass scale_layout='public'"
+    with jax.set_mesh(devices), pytest.raises(TypeError, match=told):
+        CALL(args, static=static_of(**STATIC | dict(scale_layout="preordered_mma")))

@@ -12,14 +12,15 @@ from jax.sharding import PartitionSpec as P
 import jax_fp4_indexer
 from jax_fp4_indexer.configs.block_scores import DEFAULT_SCRATCH_LIMIT, DIRECT_COLUMNS, pages_per_pass, scratch_bytes
 from jax_fp4_indexer.primitives import runtime
-from jax_fp4_indexer.primitives.block_scores import block_scores
+from jax_fp4_indexer.primitives.block_scores import CALL
 from jax_fp4_indexer.reference.block_scores import block_scores_core
+from jax_fp4_indexer.specs.block_scores import SPEC
 
-from support.operands import STATIC, operands
+from support.operands import operands, static
 
 
-def scores(*args, **changed):
-    return block_scores(*args, **{**STATIC, **changed})
+def scores(*args, implementation="auto", **changed):
+    return CALL(args, static=static(**changed), implementation=implementation)
 
 
 def equal(a, b):
@@ -81,7 +82,7 @@ def test_vmap_shares_the_page_pool(args):
     """On CUDA: one call in a loop, whose pool is the argument itself."""
     f = jax.vmap(lambda q: scores(q, *args[1:]))
     text = jax.jit(f).trace(jnp.stack([args[0]] * 5)).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count(f"custom_call @{runtime.BLOCK_SCORES}") == 1
+    assert text.count(f"custom_call @{SPEC.target}") == 1
     assert "5x3x2x128x64" not in text
 
 
@@ -216,7 +217,7 @@ def test_public_op_copies_no_keys(codes, scales, path):
     text = jax.jit(f).trace(s((4, 4, last), codes), s((3, 2, 128, last), codes), s((4, 4, 8), scales), s((3, 2, 128, 8), scales), i32(3), i32(3), i32(3), i32(6)
                             ).lower(lowering_platforms=("cuda",)).as_text()
     names, (line,) = custom_calls(text)
-    assert names == [runtime.BLOCK_SCORES] and f'path = "{path}"' in line
+    assert names == [SPEC.target] and f'path = "{path}"' in line
     touching = [l for l in text.splitlines() if "3x2x128x" in l and "= stablehlo." in l and "custom_call" not in l]
     assert all(re.search(r"= stablehlo\.(bitcast_convert|reshape) ", l) for l in touching), touching
 
@@ -255,7 +256,7 @@ def test_export_for_cuda_with_unknown_sizes(path):
     shapes = [u8(t, 4, 64), u8(p, 2, 128, 64), u8(t, 4, 8), u8(p, 2, 128, 8), i32(n), i32(b + 1), i32(b + 1), i32(b + 1), i32(b), jax.ShapeDtypeStruct((4,), jnp.float32)]
     exported = jax.export.export(jax.jit(functools.partial(scores, path=path)), platforms=("cuda",), disabled_checks=runtime.export_disabled_checks())(*shapes)
     names, lines = custom_calls(exported.mlir_module())     # besides ours, JAX's own checks of the sizes
-    (line,) = (line for name, line in zip(names, lines) if name == runtime.BLOCK_SCORES)
-    assert set(names) <= {runtime.BLOCK_SCORES, "shape_assertion"} and str(exported.out_avals[0].shape) == "(4, 3, t)"
+    (line,) = (line for name, line in zip(names, lines) if name == SPEC.target)
+    assert set(names) <= {SPEC.target, "shape_assertion"} and str(exported.out_avals[0].shape) == "(4, 3, t)"
     pages = int(re.search(r"pages_per_pass = (\d+) ", line)[1])
     assert pages == (0 if path == "decode" else pages_per_pass("nvfp4", 2**12, 2**21, 2, 2**31 - 1)) and (path == "decode" or 3500 < pages < 4096)       # of 64 KB

@@ -84,7 +84,7 @@ def test_a_second_copy_is_refused_before_jax_hears_of_it(fresh, monkeypatch):
 
 
 def test_no_gpu_is_nothing_to_report():
-    assert runtime.unsupported_reason() is None
+    assert runtime.unsupported_reason("block_scores") is None
 
 
 @pytest.mark.parametrize("attribute, capability", [("9.0", (9, 0)), ("12.1", (12, 1)), ("gfx942", None), (None, None)])
@@ -100,19 +100,19 @@ def _on_gpu(monkeypatch, capability):
 def test_a_gpu_without_library_or_kernel_is_one_sentence(fresh, monkeypatch):
     _on_gpu(monkeypatch, "9.0")
     monkeypatch.setattr(runtime, "find", lambda name, roots=None: None)
-    assert runtime.unsupported_reason().endswith('or pass implementation="reference".')
+    assert runtime.unsupported_reason("block_scores").endswith('or pass implementation="reference".')
     runtime._unsupported.cache_clear()
 
-    def choose(capability, **_):
+    def choose(capability, op):
         if capability != (9, 0):
             raise LookupError("no kernel for compute capability 7.5; this build ships sm_90a; use implementation=\"reference\"")
         return "sm_90a", "native", ["k"]
     monkeypatch.setattr(runtime, "choose_variant", choose)
-    assert runtime.unsupported_reason() is None
+    assert runtime.unsupported_reason("block_scores") is None
     _on_gpu(monkeypatch, "7.5")
-    assert runtime.unsupported_reason() == 'No kernel for compute capability 7.5; this build ships sm_90a; use implementation="reference".'
+    assert runtime.unsupported_reason("block_scores") == 'No kernel for compute capability 7.5; this build ships sm_90a; use implementation="reference".'
     _on_gpu(monkeypatch, "gfx942")
-    assert runtime.unsupported_reason() is None
+    assert runtime.unsupported_reason("block_scores") is None
 
 
 def test_export_disabled_checks_name_every_target():

@@ -20,8 +20,7 @@ import numpy as np
 from jax_fp4_indexer.aot import manifest, variants
 from jax_fp4_indexer.aot.variants import block_scores as table
 from jax_fp4_indexer.configs.arch import runs_on
-from jax_fp4_indexer.primitives import block_scores as primitive
-from jax_fp4_indexer.primitives import runtime
+from jax_fp4_indexer.primitives import kernel_call, runtime
 from jax_fp4_indexer.specs import expr
 from harness import registry
 from ptxsim import kernels, native
@@ -149,7 +148,8 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
     for target in runtime.TARGETS:
         stages = {"instantiate": capsule(library.jfi_instantiate), "execute": capsule(library.jfi_execute_on_host)}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
-    mlir.register_lowering(primitive.block_scores_p, primitive._lower_cuda, platform="cpu")
+    for call in kernel_call.calls().values():
+        mlir.register_lowering(call.primitive, call.lower_cuda, platform="cpu")
     return device
 
 

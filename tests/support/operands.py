@@ -2,15 +2,33 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jax_fp4_indexer.primitives.block_scores import operand_types
+from jax_fp4_indexer.calls.block_scores import Static
+from jax_fp4_indexer.configs.block_scores import DEFAULT_SCRATCH_LIMIT
+from jax_fp4_indexer.primitives import wire
+from jax_fp4_indexer.specs.block_scores import SPEC
 
+OPERANDS = SPEC.operand_names
 STATIC = dict(path="decode", fp4_format="nvfp4", scale_layout="public", mask=1, max_seqlen_q=2, k_tiles=3)
+
+
+def static(*, max_scratch_bytes=DEFAULT_SCRATCH_LIMIT, **changed):
+    """The static part of a call of the primitive: STATIC with changes."""
+    given = {**STATIC, **changed}
+    return Static(format=given.pop("fp4_format"), max_scratch_bytes=max_scratch_bytes, **given)
+
+
+def attributes(path, fp4_format, scale_layout, mask, max_seqlen_q, pages, implementation):
+    """The attributes of the custom call."""
+    values = dict(path=path, format=fp4_format, scale_layout=scale_layout, mask=mask, max_seqlen_q=max_seqlen_q, pages_per_pass=pages)
+    return wire.attributes(SPEC, values, implementation)
 
 
 def operands(tokens=4, heads_q=4, heads_kv=2, num_pages=3, num_indices=6, fp4_format="nvfp4", scale_layout="public", seed=0):
     """A list of operands: two sequences that share the tokens, 200 and 230 keys, random codes, scales around 1."""
     rng = np.random.default_rng(seed)
-    types = operand_types((tokens, heads_q, 64), (num_pages, heads_kv, 128, 64), num_indices, 2, fp4_format, scale_layout)
+    choices = {"path": "decode", "format": fp4_format, "scale_layout": scale_layout}
+    sizes = {"tokens": tokens, "heads_q": heads_q, "heads_kv": heads_kv, "num_pages": num_pages, "num_indices": num_indices, "num_seqs": 2}
+    types = SPEC.operand_types(choices, {**sizes, **SPEC.fixed(choices)})
     low, high = (0x30, 0x40) if fp4_format == "nvfp4" else (120, 134)
     made = {
         "q_scale": lambda shape: rng.integers(low, high, shape), "k_scale": lambda shape: rng.integers(low, high, shape),
