@@ -82,3 +82,14 @@ def test_every_public_function_says_what_each_argument_is():
         assert not missing, (name, missing)
     assert all(name in jfi.ragged.__doc__ for name in jfi.ragged.__all__), "help(jax_fp4_indexer.ragged) lists the public names"
     assert all(name in jfi.__doc__ for name in jfi.__all__), "help(jax_fp4_indexer) lists the public names"
+
+
+def test_the_files_of_an_op_are_where_contributing_says():
+    table = CONTRIBUTING.split("## How to add an op")[1].split("\n## ")[0]
+    named = re.findall(r"`([\w/]+/<op>(?:\.py|\.md|/)|[\w/]+/__init__\.py)`", table)
+    assert len(named) >= 10
+    there = [lambda name, folder=folder: (ROOT / folder / name).exists() for folder in (".", "jax_fp4_indexer")]
+    for name in named:
+        assert any(at(name.replace("<op>", op)) for at in there for op in ("block_scores", "fp4_indexer_block_scores")), name
+    for name in re.findall(r"`((?:ffi|primitives|tests)/[\w/]+\.(?:py|cc))`", CONTRIBUTING):
+        assert any(at(name) for at in there), name
