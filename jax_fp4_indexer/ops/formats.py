@@ -11,12 +11,12 @@ import numpy as np
 
 from ..calls import must
 from ..calls.fp4 import FLOAT4, code_bytes, scale_bytes
+from ..calls.must import Array
 from ..errors import message
 from ..formats import e2m1, scale_layout, scales
 from ..reference import encode
-from ..reference.values import code_value, times_power_of_two, ue4m3_value
+from ..reference.values import code_value, nan_where, times_power_of_two, ue4m3_value
 
-Array = jax.Array | np.ndarray
 _compiled = functools.partial(jax.jit, inline=True)
 
 
@@ -161,7 +161,7 @@ def _dequantize(codes: Array, scale: Array, global_scale: Array | None, *, fp4_f
         values = values * ue4m3_value(byte)
     else:
         scaled = times_power_of_two(values, byte.astype(jnp.int32) - scales.E8M0_BIAS)
-        values = jnp.where(byte == scales.E8M0_NAN, jnp.nan, scaled)
+        values = nan_where(byte == scales.E8M0_NAN, scaled)
     if global_scale is not None:
         values = values * jnp.broadcast_to(jnp.asarray(global_scale, jnp.float32), scale.shape)[..., None]
     return values.reshape(*scale.shape[:-1], scale.shape[-1] * group_size)
@@ -296,7 +296,7 @@ def _values(op: str, x: Array, multiple: int) -> Array:
             )
         )
     if isinstance(x, np.ndarray) and x.dtype == np.float64:
-        with np.errstate(over="ignore"):  # becomes inf, which saturates
+        with np.errstate(all="ignore"):  # infinities saturate, small numbers become zero; the caller may have NumPy raise
             return x.astype(np.float32)
     return x
 

@@ -211,5 +211,6 @@ def export_disabled_checks() -> tuple[jax.export.DisabledSafetyCheck, ...]:
 
     This package guarantees it: what a target's operands and attributes mean never changes; a change is a new target. The process that runs such
     an artifact on a GPU calls `register()` first.
+    To serialise an artifact and to load it, `jax.export` needs the package flatbuffers (pip install flatbuffers).
     """
     return tuple(jax.export.DisabledSafetyCheck.custom_call(target) for target in TARGETS)

@@ -81,7 +81,7 @@ def block_scores_core(q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqle
     num_seqs = cu_seqlens_q.shape[0] - 1
     # A prefix sum that decreases gives every slot NaN, and no sequence anything to write over it.
     wrong = decreases(args[CU_Q]) | decreases(args[CU_PAGES])
-    scores = jnp.broadcast_to(jnp.where(wrong, jnp.nan, jnp.float32(-jnp.inf)), (heads_q, k_tiles, tokens))
+    scores = jnp.broadcast_to(values.nan_where(wrong, jnp.float32(-jnp.inf)), (heads_q, k_tiles, tokens))
     scores, *args = on_one_mesh(scores, *args)
     args = (*args[:CU_Q], jnp.where(wrong, 0, args[CU_Q]), *args[CU_Q + 1:])
     if 0 in (scores.size, num_seqs, kv_indices.shape[0]):
@@ -122,7 +122,7 @@ def _walk(scores, q, k, q_scale, k_scale, kv_indices, cu_seqlens_q, cu_seqlens_k
                 maxima = _page_maxima(q_rows, q_row_scale, *_key_page(k, k_scale, page_id, groups, scale_layout), last - kb * PAGE, fp4_format)
                 maxima = maxima.reshape(heads_q, chunk) * head_scale[:, None]
                 inside = (page_id >= 0) & (page_id < k.shape[0])
-                maxima = jnp.where(inside, maxima, jnp.nan)
+                maxima = values.nan_where(~inside, maxima)
                 at = (jnp.int32(0), kb, start)
                 old = lax.dynamic_slice(scores, at, (heads_q, 1, chunk))
                 new = jnp.where((mine & (last >= kb * PAGE))[None], maxima, old[:, 0])
@@ -203,7 +203,7 @@ def _page_maxima(q_rows, q_scale, k_codes, k_scale, last, fp4_format):
     score = score.reshape(score.shape[0], -1, *visible.shape[2:])
     score = jnp.where(visible, score, -jnp.inf)
     # NaN is selected apart: XLA:CPU (seen in jaxlib 0.10.2) drops it from a maximum that it fuses and vectorises.
-    return jnp.where(jnp.isnan(score).any(-1), jnp.nan, jnp.max(score, axis=-1)).reshape(score.shape[0], -1)
+    return values.nan_where(jnp.isnan(score).any(-1), jnp.max(score, axis=-1)).reshape(score.shape[0], -1)
 
 
 def sum_groups(dots, q_scale, k_scale, fp4_format):
@@ -218,7 +218,7 @@ def sum_groups(dots, q_scale, k_scale, fp4_format):
     q_exp, k_exp = q_scale.astype(jnp.int32), k_scale.astype(jnp.int32)
     terms = [values.times_power_of_two(dots[:, g], q_exp[:, :, None, g] + k_exp[:, None, :, g] - 2 * scales.E8M0_BIAS) for g in range(dots.shape[1])]
     q_nan, k_nan = ((e == scales.E8M0_NAN).any(-1) for e in (q_exp, k_exp))
-    return jnp.where(q_nan[:, :, None] | k_nan[:, None, :], jnp.nan, _in_order(terms))
+    return values.nan_where(q_nan[:, :, None] | k_nan[:, None, :], _in_order(terms))
 
 
 def _in_order(terms):

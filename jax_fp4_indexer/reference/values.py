@@ -10,8 +10,19 @@ import jax.numpy as jnp
 from ..formats import e2m1, scales
 
 
+NAN_BITS = 0x7FC00000
+
+
 def _bits_to_float(bits: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits.astype(jnp.int32), jnp.float32)
+
+
+def nan_where(condition: jax.Array, value: jax.Array) -> jax.Array:
+    """float32 `value`, NaN where `condition` holds.
+
+    Selected among bits: `jax_debug_nans` with `jax_disable_jit` would stop at a NaN constant, selected or not.
+    """
+    return _bits_to_float(jnp.where(condition, NAN_BITS, jax.lax.bitcast_convert_type(value, jnp.int32)))
 
 
 def code_value(code: jax.Array) -> jax.Array:
@@ -32,7 +43,7 @@ def ue4m3_value(byte: jax.Array) -> jax.Array:
     byte = byte.astype(jnp.int32) & scales.UE4M3_MASK
     normal = _bits_to_float((byte + (120 << 3)) << 20)          # exponent bias 7 -> 127
     value = jnp.where(byte < 8, byte.astype(jnp.float32) * scales.UE4M3_MIN, normal)
-    return jnp.where(byte == scales.UE4M3_NAN, jnp.nan, value)
+    return nan_where(byte == scales.UE4M3_NAN, value)
 
 
 def power_of_two(exponent: jax.Array) -> jax.Array:
