@@ -1,7 +1,9 @@
 """Errors of the package and how their messages are composed.
 
-A message answers five questions in one order: which op, which argument, what was got, what was expected, what to do next.
+A message answers five questions in one order: which op, which argument, what was got, what was expected, what to do
+next.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,7 +13,7 @@ class UnsupportedError(RuntimeError):
     """The call is right, but nothing here can run it as requested (no kernel for this GPU, for example)."""
 
 
-MAX_VALUE = 80                  # characters of a value that a message repeats
+MAX_VALUE = 80  # characters of a value that a message repeats
 
 
 def describe(x: Any) -> str:

@@ -1,4 +1,5 @@
 """FP4 codes and their scales as arguments: checks, and their bytes as uint8."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ FLOAT4 = "float4_e2m1fn"
 
 
 def code_bytes(x: must.Array) -> jax.Array:
-    """Codes as uint8 [..., D/2]: uint8 as is, int8 by its bits, float4_e2m1fn [..., D] packed two a byte, low nibble first."""
+    """Codes as uint8 [..., D/2]: uint8 as is, int8 by its bits, float4_e2m1fn [..., D] packed two a byte, low nibble
+    first."""
     x = jnp.asarray(x)
     if x.dtype == jnp.uint8:
         return x
@@ -30,19 +32,24 @@ def scale_bytes(x: must.Array) -> jax.Array:
 def codes(op: str, argument: str, x: Any, lead: Sequence[Any], names: str, elements: int) -> tuple[int, ...]:
     """Checks packed codes [*lead, elements / 2], or [*lead, elements] of float4_e2m1fn; returns the leading sizes.
 
-    `lead` has an int per axis, or None where any size is right; `names` spells the shape of the packed codes for the message.
+    `lead` has an int per axis, or None where any size is right; `names` spells the shape of the packed codes for the
+    message.
     """
     produced = "Pass packed E2M1 codes, two a byte, as quantize_nvfp4 and quantize_mxfp4 return them."
     must.array(op, argument, x, ("uint8", "int8", FLOAT4), produced)
     packed = x.dtype.name != FLOAT4
     width = elements // 2 if packed else elements
     names = names if packed else names.replace(f" {elements // 2}]", f" {elements}]")
-    remedy = f"The head dimension is {elements}: {elements // 2} bytes of packed codes, or {elements} float4_e2m1fn values."
+    remedy = (
+        f"The head dimension is {elements}: {elements // 2} bytes of packed codes, or {elements} float4_e2m1fn values."
+    )
     must.shape(op, argument, x, (*lead, width), names, remedy)
     return x.shape[:-1]
 
 
-def scales_of(op: str, argument: str, x: Any, fp4_format: str, expected: Sequence[Any], names: str, remedy: str) -> None:
+def scales_of(
+    op: str, argument: str, x: Any, fp4_format: str, expected: Sequence[Any], names: str, remedy: str
+) -> None:
     """Checks the dtype of scales of `fp4_format`, and their shape."""
     dtype = scales.FORMATS[fp4_format].scale_dtype
     same = f"Scales of {fp4_format} are {dtype}, or the same bytes as uint8; check fp4_format."

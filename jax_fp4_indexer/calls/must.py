@@ -1,8 +1,9 @@
 """Checks that every op shares: arguments that must be known while tracing, and arrays by dtype, shape and place.
 
-Each raises TypeError or ValueError with a message of one grammar (errors.py), and reads no array's contents, so that traced and concrete
-arguments take the same path.
+Each raises TypeError or ValueError with a message of one grammar (errors.py), and reads no array's contents, so that
+traced and concrete arguments take the same path.
 """
+
 from __future__ import annotations
 
 import functools
@@ -32,7 +33,8 @@ def choice(op: str, argument: str, value: Any, allowed: Sequence[str | None]) ->
 
 
 def static_int(op: str, argument: str, value: Any, least: int, remedy: str, bits: int = 31) -> int:
-    """A Python int from an int, a NumPy integer or a concrete 0-d integer array; a traced value or a float is a TypeError.
+    """A Python int from an int, a NumPy integer or a concrete 0-d integer array; a traced value or a float is a
+    TypeError.
 
     `remedy` says what to do about a number outside [least, 2**bits - 1].
     """
@@ -92,16 +94,20 @@ def array(op: str, argument: str, x: Any, dtypes: Sequence[str], remedy: str) ->
 
 @functools.lru_cache(maxsize=256)
 def _name(dtype: Any) -> str:
-    """The dtype's name, which NumPy composes again at every request: a quarter of the time of an eager call's checks."""
+    """The dtype's name, which NumPy composes again at every request: a quarter of the time of an eager call's
+    checks."""
     return dtype.name
 
 
 def is_array(op: str, argument: str, x: Any, expected: str) -> None:
-    """Checks that JAX takes `x` as an array: no list, no ShapeDtypeStruct, no array of another library, none that is masked or deleted."""
+    """Checks that JAX takes `x` as an array: no list, no ShapeDtypeStruct, no array of another library, none that is
+    masked or deleted."""
     jax_0_9_constant = type(x).__name__ == "TypedNdArray"
     if not isinstance(x, (jax.Array, np.ndarray, np.generic)) and not jax_0_9_constant:
         got = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
-        raise TypeError(message(op, argument, got, expected, "Pass a JAX or NumPy array (jnp.asarray, jax.dlpack.from_dlpack)."))
+        raise TypeError(
+            message(op, argument, got, expected, "Pass a JAX or NumPy array (jnp.asarray, jax.dlpack.from_dlpack).")
+        )
     if isinstance(x, np.ma.MaskedArray):
         remedy = "The mask would be ignored: fill the array first (x.filled(value))."
         raise TypeError(message(op, argument, f"a masked {describe(x)}", expected, remedy))
@@ -111,7 +117,8 @@ def is_array(op: str, argument: str, x: Any, expected: str) -> None:
 
 
 def one_place(op: str, arrays: Mapping[str, Any]) -> None:
-    """Checks that arrays lie in device memory and, where all are concrete, that those placed by the caller lie on the same devices."""
+    """Checks that arrays lie in device memory and, where all are concrete, that those placed by the caller lie on the
+    same devices."""
     first, all_concrete, elsewhere = None, True, None
     for name, x in arrays.items():
         if not isinstance(x, jax.Array):
@@ -129,7 +136,9 @@ def one_place(op: str, arrays: Mapping[str, Any]) -> None:
     if elsewhere and all_concrete:
         (name, x), (where, there) = elsewhere, first
         got, expected = f"{describe(x)} on {_devices(x)}", f"{_devices(there)}, where {where} is"
-        raise ValueError(message(op, name, got, expected, "Place all arrays of a call on the same devices (jax.device_put)."))
+        raise ValueError(
+            message(op, name, got, expected, "Place all arrays of a call on the same devices (jax.device_put).")
+        )
 
 
 def _devices(x: jax.Array) -> str:
@@ -140,7 +149,8 @@ def _devices(x: jax.Array) -> str:
 
 
 def shape(op: str, argument: str, x: Array, expected: Sequence[Any], names: str, remedy: str) -> None:
-    """Checks the shape of `x`. `expected` has an int per axis, or None where any size is right; `names` spells it for the message."""
+    """Checks the shape of `x`. `expected` has an int per axis, or None where any size is right; `names` spells it for
+    the message."""
     if len(x.shape) != len(expected) or any(e is not None and e != n for e, n in zip(expected, x.shape)):
         sizes = ", ".join("any" if e is None else str(e) for e in expected)
         raise ValueError(message(op, argument, x, f"shape {names} = [{sizes}]", remedy))
@@ -148,6 +158,8 @@ def shape(op: str, argument: str, x: Array, expected: Sequence[Any], names: str,
 
 def int32_vector(op: str, argument: str, x: Any, length: Any, names: str, remedy: str) -> None:
     """Checks that `x` is an int32 vector of `length` entries (None: any)."""
-    cast = "Cast it with .astype(jnp.int32) after checking that its values fit: 64-bit metadata is refused, not truncated."
+    cast = (
+        "Cast it with .astype(jnp.int32) after checking that its values fit: 64-bit metadata is refused, not truncated."
+    )
     array(op, argument, x, ("int32",), cast)
     shape(op, argument, x, (length,), names, remedy)

@@ -1,4 +1,5 @@
 """From a checked call to its result: which implementation runs, and one compiled program for equal eager calls."""
+
 from __future__ import annotations
 
 import functools
@@ -17,10 +18,11 @@ _warned: set[str] = set()
 
 
 def run(call: KernelCall, static: Any, arrays: Mapping[str, Any], named: str | None) -> jax.Array:
-    """The result of a checked call. `named` is the caller's `implementation`: None for the best, "reference", "portable", or a path of the op.
+    """The result of a checked call. `named` is the caller's `implementation`: None for the best, "reference",
+    "portable", or a path of the op.
 
-    Raises UnsupportedError if a named implementation has no kernel for this GPU. Where None was passed the definition runs instead, with a warning
-    once a process.
+    Raises UnsupportedError if a named implementation has no kernel for this GPU. Where None was passed the definition
+    runs instead, with a warning once a process.
     """
     return _called(arrays, call=call, static=static, implementation=_implementation(call.spec, named))
 
@@ -33,11 +35,22 @@ def _implementation(spec: OpSpec, named: str | None) -> str:
     if reason is None:
         return "portable" if named == "portable" else "auto"
     if named is not None:
-        raise UnsupportedError(message(op, "implementation", repr(named), "a kernel for this GPU", f"{reason} Pass implementation=None or \"reference\"."))
+        raise UnsupportedError(
+            message(
+                op,
+                "implementation",
+                repr(named),
+                "a kernel for this GPU",
+                f'{reason} Pass implementation=None or "reference".',
+            )
+        )
     if reason not in _warned:
         _warned.add(reason)
-        warnings.warn(f"{op}: {reason} Running the plain-jnp reference, which is much slower. "
-                      "Pass implementation=\"reference\" to choose it without this warning.", stacklevel=4)
+        warnings.warn(
+            f"{op}: {reason} Running the plain-jnp reference, which is much slower. "
+            'Pass implementation="reference" to choose it without this warning.',
+            stacklevel=4,
+        )
     return "reference"
 
 

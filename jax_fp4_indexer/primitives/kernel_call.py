@@ -1,8 +1,9 @@
 """The primitive of an op, made from its spec: its type, how it lowers, how it batches.
 
-On CUDA it is one custom call, `spec.target`; on every other platform the definition. The call names no architecture, so that a program lowered
-on any host runs on any GPU that has a kernel.
+On CUDA it is one custom call, `spec.target`; on every other platform the definition. The call names no architecture, so
+that a program lowered on any host runs on any GPU that has a kernel.
 """
+
 from __future__ import annotations
 
 import functools
@@ -38,24 +39,43 @@ class KernelCall:
     operands       (static, arrays by argument) -> the operands, from checked arrays: calls/<op>.py
     definition     (static, *operands) -> the result in plain jnp
     no_derivative  the message of the NotImplementedError that differentiation raises
-    scratch        (attributes, sizes, limit in bytes) -> (further attributes, bytes of the hidden result); sizes may be symbolic
-    cuts           how a device of a mesh makes its own operands where the spec alone does not say it: primitives/splits.py
+    scratch        (attributes, sizes, limit in bytes) -> (further attributes, bytes of the hidden result); sizes may be
+                   symbolic
+    cuts           how a device of a mesh makes its own operands where the spec alone does not say it:
+                   primitives/splits.py
     reshard        operands that are brought to the placement of the others instead of being refused: small ones
-    batch          (call, operands, mapped axes, static, implementation) -> (result, its mapped axis), or None for the general rule: one
-                   call after another over the mapped axis, in which operands without it are shared
+    batch          (call, operands, mapped axes, static, implementation) -> (result, its mapped axis), or None for the
+                   general rule: one call after another over the mapped axis, in which operands without it are shared
 
-    `static` is a frozen dataclass: attributes of the spec by their names (those that `scratch` gives are left out), sizes that results alone
-    have, and, where there is scratch, max_scratch_bytes. `implementation` is "auto" (native before portable kernels), "portable", or
-    "reference" (the definition on every platform).
+    `static` is a frozen dataclass: attributes of the spec by their names (those that `scratch` gives are left out),
+    sizes that results alone have, and, where there is scratch, max_scratch_bytes. `implementation` is "auto" (native
+    before portable kernels), "portable", or "reference" (the definition on every platform).
     """
 
-    def __init__(self, spec: OpSpec, operands: Callable[[Any, Mapping[str, Any]], tuple[jax.Array, ...]], definition: Callable[..., jax.Array], *,
-                 no_derivative: str, scratch: Scratch | None = None, cuts: tuple[Cut, ...] = (), reshard: tuple[str, ...] = (),
-                 batch: Batch | None = None) -> None:
+    def __init__(
+        self,
+        spec: OpSpec,
+        operands: Callable[[Any, Mapping[str, Any]], tuple[jax.Array, ...]],
+        definition: Callable[..., jax.Array],
+        *,
+        no_derivative: str,
+        scratch: Scratch | None = None,
+        cuts: tuple[Cut, ...] = (),
+        reshard: tuple[str, ...] = (),
+        batch: Batch | None = None,
+    ) -> None:
         if len(spec.results) != 1 or spec.scratch != (scratch is not None):
-            raise ValueError(f"{spec.name}: expected one result, and a scratch planner if and only if the spec has scratch")
+            raise ValueError(
+                f"{spec.name}: expected one result, and a scratch planner if and only if the spec has scratch"
+            )
         self.spec, self.operands, self.definition = spec, operands, definition
-        self.no_derivative, self.scratch, self.cuts, self.reshard, self.batch = no_derivative, scratch, cuts, reshard, batch
+        self.no_derivative, self.scratch, self.cuts, self.reshard, self.batch = (
+            no_derivative,
+            scratch,
+            cuts,
+            reshard,
+            batch,
+        )
         self.primitive = Primitive(spec.api)
         self.primitive.def_impl(functools.partial(xla.apply_primitive, self.primitive))
         self.primitive.def_abstract_eval(self.type_of_result)
@@ -69,8 +89,8 @@ class KernelCall:
     def __call__(self, operands: Sequence[jax.Array], *, static: Any, implementation: str = "auto") -> jax.Array:
         """The result for normalised operands.
 
-        Raises TypeError if shapes or dtypes do not fit, NotImplementedError when differentiated, ImportError when compiled for a CUDA GPU
-        without the library.
+        Raises TypeError if shapes or dtypes do not fit, NotImplementedError when differentiated, ImportError when
+        compiled for a CUDA GPU without the library.
         """
         operands = same_varying_axes(*operands)
         result = over_explicit_axes(self, operands, static, implementation)
@@ -90,9 +110,13 @@ class KernelCall:
 
     def sizes(self, static: Any, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Every size of the spec by name."""
-        return self.spec.bind(self.choices(static), shapes, {name: getattr(static, name) for name in self.spec.result_sizes()})
+        return self.spec.bind(
+            self.choices(static), shapes, {name: getattr(static, name) for name in self.spec.result_sizes()}
+        )
 
-    def planned(self, attributes: Mapping[str, Any], sizes: Mapping[str, Any], limit: int) -> tuple[dict[str, Any], list[tuple[Any]]]:
+    def planned(
+        self, attributes: Mapping[str, Any], sizes: Mapping[str, Any], limit: int
+    ) -> tuple[dict[str, Any], list[tuple[Any]]]:
         """(all attributes, shapes of hidden results)."""
         if self.scratch is None:
             return dict(attributes), []
@@ -112,13 +136,22 @@ class KernelCall:
             if aval.dtype != jnp.dtype(dtype) or tuple(aval.shape) != shape:
                 raise TypeError(message(api, name, aval, f"{dtype}[{', '.join(map(str, shape))}]", OWN))
             if any(axis is not None for axis in aval.sharding.spec):
-                raise TypeError(message(api, name, f"sharding {aval.sharding.spec} over explicit mesh axes", "an unsharded array",
-                                        f"Split {', '.join(spec.split)} only, or call the op inside jax.shard_map: docs/sharding.md."))
+                raise TypeError(
+                    message(
+                        api,
+                        name,
+                        f"sharding {aval.sharding.spec} over explicit mesh axes",
+                        "an unsharded array",
+                        f"Split {', '.join(spec.split)} only, or call the op inside jax.shard_map: docs/sharding.md.",
+                    )
+                )
         for condition in spec.conditions:
             if not _holds(condition.zero, sizes):
                 aval = operands[spec.operand_names.index(condition.argument)]
-                raise TypeError(message(api, condition.argument, aval, condition.expected, "Check the shapes of the operands."))
-        (dtype, shape), = spec.result_types(choices, sizes).values()
+                raise TypeError(
+                    message(api, condition.argument, aval, condition.expected, "Check the shapes of the operands.")
+                )
+        ((dtype, shape),) = spec.result_types(choices, sizes).values()
         unsplit = operands[0].sharding.update(spec=P(*(None,) * len(shape)))
         return operands[0].update(shape=shape, dtype=jnp.dtype(dtype), weak_type=False, sharding=unsplit)
 
@@ -135,7 +168,9 @@ class KernelCall:
             if not right:
                 raise ValueError(message(self.spec.api, name, repr(value), expected, f"Pass one of these for {name}."))
 
-    def lower_cuda(self, ctx: mlir.LoweringRuleContext, *operands: Any, static: Any, implementation: str) -> Sequence[Any]:
+    def lower_cuda(
+        self, ctx: mlir.LoweringRuleContext, *operands: Any, static: Any, implementation: str
+    ) -> Sequence[Any]:
         """The custom call, or the definition if `implementation` is "reference"."""
         if implementation == "reference":
             return self._lower_definition(ctx, *operands, static=static, implementation=implementation)
@@ -150,7 +185,9 @@ class KernelCall:
     def _define(self, *operands: jax.Array, static: Any, implementation: str) -> jax.Array:
         return self.definition(static, *operands)
 
-    def _batch(self, operands: Sequence[jax.Array], axes: Sequence[int | None], *, static: Any, implementation: str) -> tuple[jax.Array, int]:
+    def _batch(
+        self, operands: Sequence[jax.Array], axes: Sequence[int | None], *, static: Any, implementation: str
+    ) -> tuple[jax.Array, int]:
         if self.batch is not None:
             done = self.batch(self, operands, axes, static, implementation)
             if done is not None:

@@ -1,8 +1,11 @@
-"""Which sizes of an op may be split over the devices of a mesh, and where they are in its operands and results: read off the spec.
+"""Which sizes of an op may be split over the devices of a mesh, and where they are in its operands and results: read
+off the spec.
 
-A size of `spec.split` may be split if it is an axis of its own in every operand that has it. An op whose operands have it in another way (in
-a product, in a number of tiles, or in prefix sums that speak of it) says with a `Cut` how a device makes its own operands out of whole ones.
+A size of `spec.split` may be split if it is an axis of its own in every operand that has it. An op whose operands have
+it in another way (in a product, in a number of tiles, or in prefix sums over it) says with a `Cut` how a
+device makes its own operands out of whole ones.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,8 +28,8 @@ class Cut:
     """What a device does to operands that it gets whole when a size is split.
 
     size      the split size
-    apply     (operands of the device by name, attributes of the whole call by name, first) -> (operands to replace, attributes to replace),
-              where the device has `size` from `first` (an int32 scalar) on
+    apply     (operands of the device by name, attributes of the whole call by name, first) -> (operands to replace,
+              attributes to replace), where the device has `size` from `first` (an int32 scalar) on
     operands  operands in which `size` is not an axis of its own, and which `apply` replaces where that is so
     """
 
@@ -48,7 +51,12 @@ def axes(spec: OpSpec, buffer: Buffer, choices: Mapping[str, Any]) -> tuple[str 
 
 def first_axis(spec: OpSpec, size: str, choices: Mapping[str, Any]) -> tuple[int, int]:
     """(operand, axis) that says how `size` is split."""
-    return next((i, axis) for i, operand in enumerate(spec.operands) for axis, name in enumerate(axes(spec, operand, choices)) if name == size)
+    return next(
+        (i, axis)
+        for i, operand in enumerate(spec.operands)
+        for axis, name in enumerate(axes(spec, operand, choices))
+        if name == size
+    )
 
 
 def may_split(spec: OpSpec, cuts: tuple[Cut, ...], choices: Mapping[str, Any]) -> tuple[str, ...]:
@@ -56,14 +64,18 @@ def may_split(spec: OpSpec, cuts: tuple[Cut, ...], choices: Mapping[str, Any]) -
     handled = {(cut.size, name) for cut in cuts for name in cut.operands}
 
     def free(size: str) -> bool:
-        return all(name_of(dim) == size or size not in dim.names() or (size, operand.name) in handled
-                   for operand in spec.operands for dim in operand.shape_of(choices))
+        return all(
+            name_of(dim) == size or size not in dim.names() or (size, operand.name) in handled
+            for operand in spec.operands
+            for dim in operand.shape_of(choices)
+        )
 
     return tuple(size for size in spec.split if free(size))
 
 
 @functools.cache
 def multiples(spec: OpSpec) -> dict[str, str]:
-    """{many: few} for sizes of which one is a multiple of the other, as a condition of the spec says: query heads and KV heads."""
+    """{many: few} for sizes of which one is a multiple of the other, as a condition of the spec says: query heads and
+    KV heads."""
     pairs = [tuple(map(name_of, c.zero.args)) for c in spec.conditions if c.zero.op == "%"]
     return {many: few for many, few in pairs if many in spec.split and few in spec.split}

@@ -1,4 +1,5 @@
 """The attributes of a custom call: with the types that the handler reads, and from the text that XLA keeps them in."""
+
 from __future__ import annotations
 
 import re
@@ -13,7 +14,9 @@ from ..specs.spec import Choice
 
 def attributes(spec: OpSpec, values: Mapping[str, Any], implementation: str) -> dict[str, Any]:
     """The attributes of a call of `spec`: str and int64, whatever the types in `values` are."""
-    named = {a.name: str(values[a.name]) if isinstance(a, Choice) else np.int64(values[a.name]) for a in spec.attributes}
+    named = {
+        a.name: str(values[a.name]) if isinstance(a, Choice) else np.int64(values[a.name]) for a in spec.attributes
+    }
     return {"op": spec.name, **named, "implementation": implementation}
 
 

@@ -1,7 +1,9 @@
 """The definition of every op in plain jnp, with the signatures of the public ops. Runs on any platform JAX runs on.
 
-`reference.<public name of the op>` is in the module that is named as the op's spec is; it is imported when it is first read.
+`reference.<public name of the op>` is in the module that is named as the op's spec is; it is imported when it is first
+read.
 """
+
 from __future__ import annotations
 
 import importlib

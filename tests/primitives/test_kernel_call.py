@@ -1,4 +1,5 @@
-"""What the factory makes of a spec that is unlike block scores: no scratch, no cuts, shapes and the result's dtype by choices."""
+"""What the factory makes of a spec that is unlike block scores: no scratch, no cuts, shapes and dtype by choices."""
+
 import dataclasses
 import functools
 
@@ -22,12 +23,19 @@ from support.meshes import collectives, mesh
 
 batch, rows, cols = sizes("batch rows cols")
 SPEC = OpSpec(
-    name="toy", api="toy_product", version=3,
-    operands=(buffer("a", "float32", [batch, rows, 8], align=16), buffer("b", "float32", [batch, cols, 8], align=16),
-              buffer("factor", "float32", cases("factors", one=[1], each=[batch]), align=4)),
+    name="toy",
+    api="toy_product",
+    version=3,
+    operands=(
+        buffer("a", "float32", [batch, rows, 8], align=16),
+        buffer("b", "float32", [batch, cols, 8], align=16),
+        buffer("factor", "float32", cases("factors", one=[1], each=[batch]), align=4),
+    ),
     results=(buffer("y", cases("out", f32="float32", bf16="bfloat16"), [batch, rows, cols], align=16),),
-    attributes=(Choice("factors", ("one", "each")), Choice("out", ("f32", "bf16")), Integer("power", 1, 3)), select=("factors",),
-    split=("batch", "rows", "cols"))
+    attributes=(Choice("factors", ("one", "each")), Choice("out", ("f32", "bf16")), Integer("power", 1, 3)),
+    select=("factors",),
+    split=("batch", "rows", "cols"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +50,9 @@ def definition(static, a, b, factor):
     return y.astype({"f32": jnp.float32, "bf16": jnp.bfloat16}[static.out])
 
 
-CALL = KernelCall(SPEC, lambda static, arrays: tuple(arrays.values()), definition, no_derivative="toy_product has no derivative.")
+CALL = KernelCall(
+    SPEC, lambda static, arrays: tuple(arrays.values()), definition, no_derivative="toy_product has no derivative."
+)
 # With its CUDA lowering on every platform
 cuda_p = Primitive("toy_product_as_on_cuda")
 cuda_p.def_abstract_eval(CALL.type_of_result)
@@ -51,7 +61,10 @@ mlir.register_lowering(cuda_p, CALL.lower_cuda)
 
 def arguments(each=False, seed=0):
     rng = np.random.default_rng(seed)
-    return [jnp.asarray(rng.integers(-3, 4, shape).astype(np.float32)) for shape in ((4, 8, 8), (4, 2, 8), (4 if each else 1,))]
+    return [
+        jnp.asarray(rng.integers(-3, 4, shape).astype(np.float32))
+        for shape in ((4, 8, 8), (4, 2, 8), (4 if each else 1,))
+    ]
 
 
 def toy(*args, **changed):
@@ -82,7 +95,11 @@ def test_an_op_may_have_a_batching_rule_of_its_own():
         if axes != (0, 0, None):
             return None
         a, b, factor = operands
-        y = call.bind((a.reshape(-1, *a.shape[2:]), b.reshape(-1, *b.shape[2:]), factor), static=static, implementation=implementation)
+        y = call.bind(
+            (a.reshape(-1, *a.shape[2:]), b.reshape(-1, *b.shape[2:]), factor),
+            static=static,
+            implementation=implementation,
+        )
         return y.reshape(*a.shape[:2], *y.shape[1:]), 0
 
     call = KernelCall(SPEC, lambda static, arrays: tuple(arrays.values()), definition, no_derivative="", batch=fold)
@@ -92,8 +109,12 @@ def test_an_op_may_have_a_batching_rule_of_its_own():
     run = lambda *args: call(args, static=Static())
     jaxpr = str(jax.make_jaxpr(jax.vmap(run, in_axes=(0, 0, None)))(*stacked[:2], args[2]))
     assert "scan" not in jaxpr and "while" not in jaxpr
-    np.testing.assert_array_equal(jax.vmap(run, in_axes=(0, 0, None))(*stacked[:2], args[2]), jnp.stack([toy(*args), 4 * toy(*args)]))
-    np.testing.assert_array_equal(jax.vmap(run, in_axes=(0, None, None))(stacked[0], *args[1:]), jnp.stack([toy(*args), 2 * toy(*args)]))
+    np.testing.assert_array_equal(
+        jax.vmap(run, in_axes=(0, 0, None))(*stacked[:2], args[2]), jnp.stack([toy(*args), 4 * toy(*args)])
+    )
+    np.testing.assert_array_equal(
+        jax.vmap(run, in_axes=(0, None, None))(stacked[0], *args[1:]), jnp.stack([toy(*args), 2 * toy(*args)])
+    )
     assert made[-1] == (0, None, None)
 
 
@@ -102,13 +123,42 @@ def test_differentiation_is_refused():
         jax.grad(lambda a: toy(a, *arguments()[1:]).sum())(arguments()[0])
 
 
-@pytest.mark.parametrize("change, changed, error, told", [
-    (lambda a, b, f: (a[0], b, f), {}, TypeError, r"toy_product: a: got float32\[8, 8\], expected rank 3\."),
-    (lambda a, b, f: (a, b[:2], f), {}, TypeError, r"toy_product: b: got float32\[2, 2, 8\], expected float32\[4, 2, 8\]\."),
-    (lambda a, b, f: (a, b, f), dict(factors="each"), TypeError, r"toy_product: factor: got float32\[1\], expected float32\[4\]\."),
-    (lambda a, b, f: (a, b, f.astype(jnp.int32)), {}, TypeError, r"toy_product: factor: got int32\[1\], expected float32\[1\]\."),
-    (lambda a, b, f: (a, b, f), dict(out="f64"), ValueError, r"toy_product: out: got 'f64', expected one of \('f32', 'bf16'\)\."),
-    (lambda a, b, f: (a, b, f), dict(power=4), ValueError, r"toy_product: power: got 4, expected an int in \[1, 3\]\.")])
+@pytest.mark.parametrize(
+    "change, changed, error, told",
+    [
+        (lambda a, b, f: (a[0], b, f), {}, TypeError, r"toy_product: a: got float32\[8, 8\], expected rank 3\."),
+        (
+            lambda a, b, f: (a, b[:2], f),
+            {},
+            TypeError,
+            r"toy_product: b: got float32\[2, 2, 8\], expected float32\[4, 2, 8\]\.",
+        ),
+        (
+            lambda a, b, f: (a, b, f),
+            dict(factors="each"),
+            TypeError,
+            r"toy_product: factor: got float32\[1\], expected float32\[4\]\.",
+        ),
+        (
+            lambda a, b, f: (a, b, f.astype(jnp.int32)),
+            {},
+            TypeError,
+            r"toy_product: factor: got int32\[1\], expected float32\[1\]\.",
+        ),
+        (
+            lambda a, b, f: (a, b, f),
+            dict(out="f64"),
+            ValueError,
+            r"toy_product: out: got 'f64', expected one of \('f32', 'bf16'\)\.",
+        ),
+        (
+            lambda a, b, f: (a, b, f),
+            dict(power=4),
+            ValueError,
+            r"toy_product: power: got 4, expected an int in \[1, 3\]\.",
+        ),
+    ],
+)
 def test_errors_name_what_is_wrong(change, changed, error, told):
     with pytest.raises(error, match=told):
         jax.eval_shape(functools.partial(toy, **changed), *change(*arguments()))
@@ -121,7 +171,11 @@ def cuda_text(f, *args):
 def test_the_custom_call():
     text = cuda_text(functools.partial(toy, out="bf16"), *arguments())
     (line,) = [line for line in text.splitlines() if "custom_call" in line]
-    assert "@jax_fp4_indexer.toy.v3(" in line and 'factors = "one", implementation = "auto"' in line and "power = 1 : i64" in line
+    assert (
+        "@jax_fp4_indexer.toy.v3(" in line
+        and 'factors = "one", implementation = "auto"' in line
+        and "power = 1 : i64" in line
+    )
     assert line.endswith("(tensor<4x8x8xf32>, tensor<4x2x8xf32>, tensor<1xf32>) -> tensor<4x8x2xbf16>")
 
 
@@ -146,18 +200,24 @@ def calls(monkeypatch):
             (want,) = types
             assert (y.shape, y.dtype) == (want.shape, want.dtype)
             return [y]
+
         return call
 
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
     return made
 
 
-@pytest.mark.parametrize("specs, static, shapes, result", [
-    ((P("x"), P("x"), P()), Static(out="bf16"), [(1, 8, 8), (1, 2, 8), (1,)], P("x")),
-    ((P("x"), P("x"), P("x")), Static("each"), [(1, 8, 8), (1, 2, 8), (1,)], P("x")),
-    ((P(None, "x"), P(), P()), Static(), [(4, 2, 8), (4, 2, 8), (1,)], P(None, "x")),
-    ((P("y", "x"), P("y"), P()), Static(power=3), [(2, 2, 8), (2, 2, 8), (1,)], P("y", "x")),
-    ((P("x"), P("x", "y"), P()), Static(), [(1, 8, 8), (1, 1, 8), (1,)], P("x", None, "y"))], ids=["batch", "batch_each", "rows", "both", "batch_cols"])
+@pytest.mark.parametrize(
+    "specs, static, shapes, result",
+    [
+        ((P("x"), P("x"), P()), Static(out="bf16"), [(1, 8, 8), (1, 2, 8), (1,)], P("x")),
+        ((P("x"), P("x"), P("x")), Static("each"), [(1, 8, 8), (1, 2, 8), (1,)], P("x")),
+        ((P(None, "x"), P(), P()), Static(), [(4, 2, 8), (4, 2, 8), (1,)], P(None, "x")),
+        ((P("y", "x"), P("y"), P()), Static(power=3), [(2, 2, 8), (2, 2, 8), (1,)], P("y", "x")),
+        ((P("x"), P("x", "y"), P()), Static(), [(1, 8, 8), (1, 1, 8), (1,)], P("x", None, "y")),
+    ],
+    ids=["batch", "batch_each", "rows", "both", "batch_cols"],
+)
 def test_auto_mesh_splits_what_the_spec_says(calls, specs, static, shapes, result):
     devices = mesh(x=4, y=2)
     args = arguments(static.factors == "each")
@@ -172,8 +232,12 @@ def test_auto_mesh_splits_what_the_spec_says(calls, specs, static, shapes, resul
 def test_auto_mesh_gathers_the_rest(calls):
     """The summed axis is whole on every device."""
     args = arguments()
-    placed = [jax.device_put(x, NamedSharding(mesh(x=4), spec)) for x, spec in zip(args, (P(None, None, "x"), P(), P()))]
-    compiled = jax.jit(lambda *args: cuda_p.bind(*args, static=Static(), implementation="auto")).lower(*placed).compile()
+    placed = [
+        jax.device_put(x, NamedSharding(mesh(x=4), spec)) for x, spec in zip(args, (P(None, None, "x"), P(), P()))
+    ]
+    compiled = (
+        jax.jit(lambda *args: cuda_p.bind(*args, static=Static(), implementation="auto")).lower(*placed).compile()
+    )
     assert collectives(compiled) and calls[0][0] == (4, 8, 8)
     np.testing.assert_array_equal(compiled(*placed), definition(Static(), *args))
 
@@ -181,17 +245,27 @@ def test_auto_mesh_gathers_the_rest(calls):
 def test_explicit_mesh():
     devices = mesh(AxisType.Explicit, x=4, y=2)
     args = arguments()
-    place = lambda *specs: [jax.device_put(x, NamedSharding(devices, spec)) for x, spec in zip(args, specs, strict=True)]
+    place = lambda *specs: [
+        jax.device_put(x, NamedSharding(devices, spec)) for x, spec in zip(args, specs, strict=True)
+    ]
     with jax.set_mesh(devices):
         got = jax.jit(toy)(*place(P("x", "y"), P("x"), P()))
         assert jax.typeof(got).sharding.spec == P("x", "y", None)
         np.testing.assert_array_equal(got, definition(Static(), *args))
-        with pytest.raises(TypeError, match="toy_product: b: got sharding .* expected .*'x'.*, as the other.*jax.shard_map"):
+        with pytest.raises(
+            TypeError, match="toy_product: b: got sharding .* expected .*'x'.*, as the other.*jax.shard_map"
+        ):
             jax.jit(toy)(*place(P("x"), P(), P()))
 
 
 def test_a_size_in_another_expression_may_not_be_split_unless_a_cut_handles_it():
-    spec = dataclasses.replace(SPEC, operands=(*SPEC.operands, buffer("tiles", "float32", [(rows + 3) // 4, batch], align=4)))
+    spec = dataclasses.replace(
+        SPEC, operands=(*SPEC.operands, buffer("tiles", "float32", [(rows + 3) // 4, batch], align=4))
+    )
     assert may_split(SPEC, (), {"factors": "one"}) == ("batch", "rows", "cols")
     assert may_split(spec, (), {"factors": "one"}) == ("batch", "cols")
-    assert may_split(spec, (Cut("rows", lambda *_: ({}, {}), ("tiles",)),), {"factors": "one"}) == ("batch", "rows", "cols")
+    assert may_split(spec, (Cut("rows", lambda *_: ({}, {}), ("tiles",)),), {"factors": "one"}) == (
+        "batch",
+        "rows",
+        "cols",
+    )

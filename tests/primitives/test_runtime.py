@@ -78,7 +78,7 @@ def test_registers_once_and_the_type_before_the_target(fresh, monkeypatch):
 def test_a_second_copy_is_refused_before_jax_hears_of_it(fresh, monkeypatch):
     monkeypatch.setitem(jax.ffi.__dict__, "_jax_fp4_indexer_registered", {"CUDA": "/elsewhere/" + runtime.LIBRARY})
     monkeypatch.setattr(jax.ffi, "register_ffi_type", lambda *a, **k: pytest.fail("registered"))
-    with pytest.raises(ImportError, match=r"/elsewhere/\S+ serves this process already, /here/\S+ would be a second copy beside it; keep one installation") as e:
+    with pytest.raises(ImportError, match=r"/elsewhere/\S+ serves this process already, /here/\S+ would be a second copy; keep one installation") as e:
         runtime.register(library=types.SimpleNamespace(_name="/here/" + runtime.LIBRARY))
     assert "\n" not in str(e.value)
 
