@@ -47,7 +47,7 @@ REMEDIES = {
     "missing_library": r"is not in this installation; " + REINSTALL,
     "library_that_does_not_load": r"does not load .*; " + REINSTALL,
     "library_newer_than_jaxlib": r"was built for XLA FFI API .*; upgrade jax and jaxlib",
-    "two_copies_of_the_library": r"would be a second copy beside it; keep one installation",
+    "two_copies_of_the_library": r"would be a second copy; keep one installation",
     "no_driver": r"cannot open the CUDA driver .*; install an NVIDIA driver, or use implementation=\"reference\"",
 }
 
