@@ -12,6 +12,7 @@
 #   make release-check  what must hold before a release: no line of the ledger is stale, tables of times are those of the records
 #   make test-gpu       the tests that need a GPU; none found is an error
 #   make two-gpus       the op on two GPUs of this host: bits, communication, first calls, speed-up
+#   make parity-record  the whole case table on this machine's GPU, with a record in benchmarks/results
 #   make memcheck       the small cases under compute-sanitizer (CUDA toolkit), on all GPUs found;   make racecheck | synccheck: the fewest that run every kernel
 #   make card-report    parity, benchmark and sanitizer of this machine's GPU in one archive (docs/blackwell.md)
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
@@ -37,7 +38,7 @@ export OMP_NUM_THREADS ?= 2
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 OP ?=
 
-.PHONY: venv cubins library wheel demo example check test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
+.PHONY: venv cubins library wheel demo example check test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus parity-record memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
 
 venv: $(READY)
 
@@ -99,6 +100,7 @@ evidence: cubins library
 
 release-check: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m simulated.sweep status
+	PYTHONPATH=.:tests $(BIN)/python -m pytest -q -W error::simulated.ledger.StaleEvidence tests/test_claims.py tests/simulated/test_mutations.py -k "stale or records_of_the_tree"
 	$(BIN)/python benchmarks/report.py --check
 
 two-gpus: cubins library
@@ -107,22 +109,25 @@ two-gpus: cubins library
 test-gpu: cubins library
 	JFI_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu
 
+parity-record: cubins library
+	$(BIN)/python tests/parity/run.py --extra inside_jit,past_2_31 --record
+
 memcheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --control
-	$(BIN)/python tests/parity/sanitize.py --rows small
+	$(BIN)/python tests/parity/sanitize.py --rows small --record
 
 fuzz: cubins library
-	PYTHONPATH=.:tests $(BIN)/python -m fuzz --cases 12000 --processes 4
-	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz --cases 12000 --processes 4 --record
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024 --record
 
 racecheck: cubins library
 	$(BIN)/python tests/parity/racecheck_build.py build/every_lane
 	$(BIN)/python tests/parity/sanitize.py --control --tool racecheck --cubins build/every_lane
-	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals --cubins build/every_lane
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool racecheck --alter arrivals --cubins build/every_lane --record
 
 synccheck: cubins library
 	$(BIN)/python tests/parity/sanitize.py --control --tool synccheck
-	$(BIN)/python tests/parity/sanitize.py --rows variants --tool synccheck
+	$(BIN)/python tests/parity/sanitize.py --rows variants --tool synccheck --record
 
 card-report: cubins library
 	$(BIN)/python tests/parity/card_report.py

@@ -10,7 +10,14 @@ import argparse
 import os
 import sys
 
+from support import claims
 from support.calls import IMPLEMENTATIONS
+
+
+def write_record(summary, folder):
+    name, capability = claims.card()
+    counts = {key: summary[key] for key in ("seed", "buckets", "counts", "right_and_wrong", "slots_compared")}
+    return claims.record("fuzz", counts, summary["failures"], name=name, capability=capability, folder=folder, command="python -m fuzz " + " ".join(sys.argv[1:]))
 
 
 def main(argv=None):
@@ -29,6 +36,7 @@ def main(argv=None):
     p.add_argument("--hang-limit", type=float, default=30, help="seconds a case may take")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further case starts")
     p.add_argument("--json")
+    claims.add_option(p)
     args = p.parse_args(argv)
     from . import parallel, shapes
     from .run import Fuzzer
@@ -36,13 +44,15 @@ def main(argv=None):
         print("\n".join(b.name for b in shapes.buckets(args.buckets)))
         return 0
     if args.processes > 1:
-        return parallel.run(sys.argv[1:] if argv is None else argv, args.processes, args.json)
+        return parallel.run(sys.argv[1:] if argv is None else argv, args.processes, args.json, args.record)
     fuzzer = Fuzzer(args.seed, args.implementations.split(","), match=args.buckets, reference_every=args.reference_every, workers=args.workers,
                     hang_limit=args.hang_limit, json_path=args.json, time_limit=args.time_limit)
     indices = map(int, args.case.split(",")) if args.case else range(args.first, args.first + args.cases)
     well = fuzzer.run(parallel.part(fuzzer, indices, args.part))
     fuzzer.show()
     fuzzer.write()
+    if args.record is not None:
+        print("record:", write_record(fuzzer.summary(), args.record))
     return 0 if well else 1 if fuzzer.failures else 3
 
 

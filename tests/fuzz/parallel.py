@@ -30,10 +30,19 @@ def merged(parts):
     return total | {"faults": dict(sorted(total["faults"].items())), "processes": len(parts)}
 
 
-def run(argv, processes, json_path):
+def _without_record(argv):
+    """The parts write none: the whole does."""
+    at = argv.index("--record") if "--record" in argv else None
+    if at is None:
+        return [word for word in argv if not word.startswith("--record=")]
+    return argv[:at] + argv[at + (2 if argv[at + 1:] and not argv[at + 1].startswith("--") else 1):]
+
+
+def run(argv, processes, json_path, record=None):
     """The command line `argv` in `processes` parts; the largest of their exit statuses.
 
     They share a GPU: each takes memory as it needs it. What JAX takes beforehand, three quarters of what is free, leaves a fifth process none."""
+    argv = _without_record(argv)
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with tempfile.TemporaryDirectory(prefix="fuzz_") as folder:
         files = [Path(folder, f"{i}.json") for i in range(processes)]
@@ -45,6 +54,9 @@ def run(argv, processes, json_path):
         counts = total["counts"]
         print(f"all: {counts['cases']} cases, {counts.get('invalid', 0)} of them invalid, {len(total['failures'])} failures, {counts.get('not run', 0)} not run; "
               + ", ".join(f"{name} {right}/{right + wrong}" for name, (right, wrong) in sorted(total["right_and_wrong"].items())), flush=True)
+        if record is not None:
+            from .__main__ import write_record
+            print("record:", write_record(total, record), flush=True)
         if json_path:
             Path(json_path).write_text(json.dumps(total, indent=1) + "\n")
     return status if len(parts) == processes else status or 1

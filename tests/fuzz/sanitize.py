@@ -24,6 +24,13 @@ class FuzzSanitizer(sanitize.Sanitizer):
         size = max(RUN, self.args.cases // self.args.processes // RUN * RUN)
         return [names[i:i + size] for i in range(0, len(names), size)]
 
+    @property
+    def claim(self):
+        return f"fuzz_{self.args.tool}"
+
+    def counted(self):
+        return {"seed": self.args.seed}
+
     def further(self, names):
         return {"seed": self.args.seed}
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from support import cases  # noqa: E402
+from support import cases, claims  # noqa: E402
 
 
 def parse(argv):
@@ -47,6 +47,7 @@ def parse(argv):
     p.add_argument("--oracle", help="folder of --make-oracle")
     p.add_argument("--make-oracle", metavar="DIR")
     p.add_argument("--json", help="write everything found to this file")
+    claims.add_option(p)
     p.add_argument("--list", action="store_true")
     return p.parse_args(argv)
 
@@ -175,6 +176,16 @@ def run_table(args, chosen, summary, deadline):
 
 
 def write(args, summary, seconds=None):
+    if args.record is not None:
+        import jax
+        device = jax.devices()[0]
+        if not hasattr(device, "compute_capability"):
+            raise SystemExit(f"run.py: --record is about a GPU, JAX runs on {device.device_kind}")
+        counts = {"comparisons": {v: {k: s[k] for k in ("cases", "passed", "exact", "exact_equal", "slots", "worst")} for v, s in sorted(summary.variants.items())},
+                  "checks": dict(summary.counts), "cases": len(summary.of_case), "not_run": len(summary.not_run)}
+        path = claims.record("parity", counts, summary.failures, name=device.device_kind, capability=tuple(int(x) for x in str(device.compute_capability).split(".")),
+                             cubins=args.cubins, folder=args.record)
+        print(f"record: {path}", flush=True)
     if not args.json:
         return
     import jax

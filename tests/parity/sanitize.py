@@ -206,6 +206,15 @@ class Sanitizer:
         count = collections.Counter(kernel for name in self.found["clean"] for kernel in launched[name])
         return {"kernels": {k: count[k] for k in sorted(set().union(*launched.values()))}}
 
+    @property
+    def claim(self):
+        """The name of the record."""
+        return self.args.tool
+
+    def counted(self):
+        """What a record counts besides."""
+        return {}
+
     def run(self):
         names = self.names()
         chunks = self.chunks(names)
@@ -216,6 +225,13 @@ class Sanitizer:
               f"{len(found['died'])} whose process died, {len(found['not_run'])} not run; {seconds:.0f} s, {len(chunks)} processes, {self.jobs} at a time")
         for error in found["errors"] + found["deaths"]:
             print(error["cases"], f"exit status {error['status']}" if "status" in error else "", error["output"], error["error_output"], sep="\n")
+        if self.args.record is not None:
+            from support import claims
+            name, capability = claims.card()
+            counts = {"clean": len(found["clean"]), "cases": len(names), "pairs": self.runs, "not_run": len(found["not_run"]), "rows": self.args.rows,
+                      "alter": getattr(self.args, "alter", ""), "kernels_altered_in": getattr(self.args, "cubins", None) or "", **self.counted()}
+            failures = [{"cases": e["cases"], "status": e.get("status")} for e in found["errors"] + found["deaths"]]
+            print("record:", claims.record(self.claim, counts, failures, name=name, capability=capability, folder=self.args.record))
         if self.args.json:
             report = {**found, "pairs": self.runs, "seconds": seconds}
             Path(self.args.json).write_text(json.dumps(report, indent=1))       # first without what else may fail: it is cheap to count again, and dear to run again
@@ -254,6 +270,7 @@ def add_arguments(p, jobs):
     p.add_argument("--jobs", type=int, default=jobs, help="processes side by side on a GPU")
     p.add_argument("--gpus", help="as CUDA_VISIBLE_DEVICES (default: all)")
     p.add_argument("--json", help="write what was found to this file")
+    p.add_argument("--record", nargs="?", const="", metavar="FOLDER", help="write the claim to FOLDER; default: benchmarks/results/<card> (support/claims.py)")
 
 
 def main():
