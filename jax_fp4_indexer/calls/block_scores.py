@@ -150,8 +150,9 @@ def _head_scale(q_global: Any, k_global: Any, heads_q: int, heads_kv: int) -> ja
 def _check_tensors(arrays: Mapping[str, Any], fp4_format: str, scale_layout: str) -> tuple[int, int]:
     """Checks codes and scales; returns (Hq, Hkv)."""
     tokens, heads_q = fp4.codes(OP, "q_fp4", arrays["q_fp4"], (None, None), "[Tq, Hq, 64]", HEAD_DIM)
+    regroup = f"A page holds {PAGE} keys of every KV head: regroup a cache with pages of another size."
     num_pages, heads_kv, _ = fp4.codes(
-        OP, "k_fp4", arrays["k_fp4"], (None, None, PAGE), "[num_pages, Hkv, 128, 64]", HEAD_DIM
+        OP, "k_fp4", arrays["k_fp4"], (None, None, PAGE), "[num_pages, Hkv, 128, 64]", HEAD_DIM, regroup
     )
     if heads_kv == 0 or heads_q == 0 or heads_q % heads_kv:
         raise ValueError(
@@ -160,7 +161,7 @@ def _check_tensors(arrays: Mapping[str, Any], fp4_format: str, scale_layout: str
                 "q_fp4",
                 f"Hq = {heads_q} with Hkv = {heads_kv}",
                 "Hq a positive multiple of Hkv",
-                "Check axis 1 of q_fp4 and of k_fp4: they are the heads.",
+                "Axis 1 of q_fp4 and of k_fp4 are the heads; k_fp4 is [num_pages, Hkv, 128, 64], pages first.",
             )
         )
     groups, tiled = GROUPS[fp4_format], scale_layout == "preordered_mma"

@@ -29,11 +29,13 @@ def scale_bytes(x: must.Array) -> jax.Array:
     return x if x.dtype == jnp.uint8 else jax.lax.bitcast_convert_type(x, jnp.uint8)
 
 
-def codes(op: str, argument: str, x: Any, lead: Sequence[Any], names: str, elements: int) -> tuple[int, ...]:
+def codes(
+    op: str, argument: str, x: Any, lead: Sequence[Any], names: str, elements: int, other_sizes: str = ""
+) -> tuple[int, ...]:
     """Checks packed codes [*lead, elements / 2], or [*lead, elements] of float4_e2m1fn; returns the leading sizes.
 
     `lead` has an int per axis, or None where any size is right; `names` spells the shape of the packed codes for the
-    message.
+    message. `other_sizes` is the remedy where the last axis is right and another one is not.
     """
     produced = "Pass packed E2M1 codes, two a byte, as quantize_nvfp4 and quantize_mxfp4 return them."
     must.array(op, argument, x, ("uint8", "int8", FLOAT4), produced)
@@ -43,6 +45,8 @@ def codes(op: str, argument: str, x: Any, lead: Sequence[Any], names: str, eleme
     remedy = (
         f"The head dimension is {elements}: {elements // 2} bytes of packed codes, or {elements} float4_e2m1fn values."
     )
+    if other_sizes and len(x.shape) == len(lead) + 1 and x.shape[-1] == width:
+        remedy = other_sizes
     must.shape(op, argument, x, (*lead, width), names, remedy)
     return x.shape[:-1]
 

@@ -56,7 +56,8 @@ def fp4_indexer_block_scores(
         read without its sign bit, 0x7F NaN. mxfp4: G = 4, float8_e8m0fnu, 255 NaN. Or the same bytes as uint8.
       k_scale: public [num_pages, Hkv, 128, G]; preordered_mma [num_pages*Hkv, 1, ceil(G/4), 32, 4, 4].
       cu_seqlens_q, cu_seqlens_k: [B+1] int32, exclusive prefix sums of query and key lengths (any length >= 0, any
-        B >= 0).
+        B >= 0). One sequence of length n is [0, n]; a single entry, such as [n], is a batch of no sequence: all scores
+        are -inf.
       cu_page_offsets: [B+1] int32, where each sequence's pages start in `kv_indices`.
       max_seqlen_q: int > 0, the longest query. It chooses the kernel and nothing else: longer queries are computed
         correctly too.

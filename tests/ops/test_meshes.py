@@ -92,11 +92,12 @@ def test_heads(name, kind):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("name", ["tokens", "tokens_and_heads", "heads_in_mma_order"])
+@pytest.mark.parametrize("name", ["tokens", "tokens_over_two_axes", "tokens_and_heads", "heads_in_mma_order"])
 def test_explicit_tokens(name):
     """Other splits of Explicit axes; the type of the result says how it came out."""
     devices, layout = mesh(AxisType.Explicit, x=2, y=4), "preordered_mma" if "mma" in name else "public"
-    x = P(*("y" if "tokens" in name else None, "x" if "heads" in name else None))
+    rows = ("x", "y") if "two_axes" in name else "y" if "tokens" in name else None
+    x = P(rows, "x" if "heads" in name else None)
     arrays, keys = BATCH.arrays(layout), P(None, "x" if "heads" in name else None)
     specs = [x, keys, x if layout == "public" else P("x"), keys if layout == "public" else P(), *[P()] * 4]
     with jax.set_mesh(devices):
@@ -104,7 +105,7 @@ def test_explicit_tokens(name):
         f = jax.jit(lambda *operands: jfi.fp4_indexer_block_scores(**dict(zip(NAMES, operands)), **BATCH.statics(layout)))
         got = f(*placed)
         assert collectives(f.lower(*placed).compile()) == []
-    assert tuple(jax.typeof(got).sharding.spec) == ("x" if "heads" in name else None, None, "y" if "tokens" in name else None)
+    assert tuple(jax.typeof(got).sharding.spec) == ("x" if "heads" in name else None, None, rows)
     np.testing.assert_array_equal(got, expected("plain"))
 
 

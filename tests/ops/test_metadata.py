@@ -42,6 +42,8 @@ def test_page_tables_of_a_fixed_stride_pass():
 
 @pytest.mark.parametrize("change, parts", [
     (dict(cu_seqlens_q=i32(1, 2, 2, 5)), ["cu_seqlens_q[0]: got 1, expected 0"]),
+    (dict(cu_seqlens_q=i32(4), cu_seqlens_k=i32(300), cu_page_offsets=i32(3)),
+     ["cu_seqlens_q[0]: got 4, expected 0: one entry is a batch of no sequence, one sequence of length 4 is [0, 4]"]),
     (dict(cu_seqlens_q=i32(0, 3, 2, 5)), ["cu_seqlens_q of sequence 1: got 3 to 2, expected a non-decreasing prefix sum (1 such"]),
     (dict(tokens=4), ["cu_seqlens_q[-1]: got 5, expected at most the 4 rows of q_fp4"]),
     (dict(max_seqlen_q=2), ["q_len of sequence 2: got 3, expected at most max_seqlen_q = 2"]),
