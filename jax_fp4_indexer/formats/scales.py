@@ -8,8 +8,11 @@ UE4M3 (nvfp4, a scale for 16 elements): an E4M3 byte whose bit 7 plays no part, 
 A sign bit in an NVFP4 scale is therefore ignored: 0xB8 is 1.0 and 0xFF is NaN.
 """
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 E8M0_BIAS = 127
 E8M0_NAN = 255
@@ -19,13 +22,13 @@ UE4M3_MAX = 448.0
 UE4M3_MIN = 2.0 ** -9           # the smallest scale above zero (a subnormal, and it counts)
 
 
-def e8m0_value(byte):
+def e8m0_value(byte: npt.ArrayLike) -> np.ndarray:
     """E8M0 byte(s) -> float64 value(s), NaN for 255."""
     byte = np.asarray(byte, np.uint8)
     return np.where(byte == E8M0_NAN, np.nan, np.ldexp(1.0, byte.astype(np.int32) - E8M0_BIAS))
 
 
-def ue4m3_value(byte):
+def ue4m3_value(byte: npt.ArrayLike) -> np.ndarray:
     """UE4M3 byte(s), bit 7 ignored -> float64 value(s), NaN for 0x7F."""
     byte = np.asarray(byte, np.uint8).astype(np.int32) & UE4M3_MASK
     exponent, mantissa = byte >> 3, byte & 7
@@ -40,10 +43,10 @@ class Format:
     group_size: int
     scale_dtype: str            # name of the float8 dtype whose bytes the scales are
     one: int                    # the scale byte that means 1.0
-    value: object               # scale byte(s) -> float64
+    value: Callable[[npt.ArrayLike], np.ndarray]  # scale byte(s) -> float64
     has_global_scale: bool
 
-    def groups(self, elements):
+    def groups(self, elements: Any) -> Any:
         return elements // self.group_size
 
 

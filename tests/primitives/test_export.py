@@ -1,4 +1,6 @@
 """Programs exported on a host without a GPU: for a platform or two, and for a mesh of GPUs that is not here."""
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -95,3 +97,26 @@ def test_helper_names_what_export_asks_for():
     other = jax.jit(lambda *operands: jax.ffi.ffi_call("another.target", jax.ShapeDtypeStruct((1,), jnp.float32))(op(*operands)))
     with pytest.raises(ValueError, match="another.target"):
         export(other, shapes, "cuda")
+
+
+def test_the_package_that_serialising_needs_is_named():
+    """Without flatbuffers a program is exported all the same; JAX's error, the docstring and the page name the package."""
+    script = """
+import sys
+sys.modules["flatbuffers"] = None
+import jax, jax.export, numpy as np, jax_fp4_indexer as jfi
+program = jax.export.export(jax.jit(jfi.pack_e2m1), disabled_checks=jfi.export_disabled_checks())(jax.ShapeDtypeStruct((2, 4), np.float32))
+for use in (program.serialize, lambda: jax.export.deserialize(bytearray(8))):
+    try:
+        use()
+    except ImportError as error:
+        assert "flatbuffers" in str(error), error
+    else:
+        raise SystemExit("flatbuffers is not needed")
+"""
+    root = pathlib.Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    page = (root / "docs" / "sharding.md").read_text().split("## Export")[1].split("\n## ")[0]
+    assert "pip install flatbuffers" in page and "pip install flatbuffers" in jfi.export_disabled_checks.__doc__
