@@ -18,6 +18,8 @@ from ..specs.block_scores import SPEC
 from . import fp4, must
 
 OP = SPEC.api
+PAGES_REMEDY = "A page holds 128 keys of every KV head: regroup a cache with pages of another size."
+CODES_REMEDY = "The head dimension is 128: 64 bytes of packed codes, or 128 float4_e2m1fn values."
 NO_DERIVATIVE = (
     f"{OP} selects what to attend to and has no derivative. Wrap its arguments (not its result) in jax.lax.stop_gradient, "
     "or compute it outside of the function that is differentiated."
@@ -149,10 +151,10 @@ def _head_scale(q_global: Any, k_global: Any, heads_q: int, heads_kv: int) -> ja
 
 def _check_tensors(arrays: Mapping[str, Any], fp4_format: str, scale_layout: str) -> tuple[int, int]:
     """Checks codes and scales; returns (Hq, Hkv)."""
-    tokens, heads_q = fp4.codes(OP, "q_fp4", arrays["q_fp4"], (None, None), "[Tq, Hq, 64]", HEAD_DIM)
-    regroup = f"A page holds {PAGE} keys of every KV head: regroup a cache with pages of another size."
+    tokens, heads_q = fp4.codes(OP, "q_fp4", arrays["q_fp4"], (None, None), "[Tq, Hq, 64]", HEAD_DIM, CODES_REMEDY)
+    names = "[num_pages, Hkv, 128, 64]"
     num_pages, heads_kv, _ = fp4.codes(
-        OP, "k_fp4", arrays["k_fp4"], (None, None, PAGE), "[num_pages, Hkv, 128, 64]", HEAD_DIM, regroup
+        OP, "k_fp4", arrays["k_fp4"], (None, None, PAGE), names, HEAD_DIM, CODES_REMEDY, PAGES_REMEDY
     )
     if heads_kv == 0 or heads_q == 0 or heads_q % heads_kv:
         raise ValueError(

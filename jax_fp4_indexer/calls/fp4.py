@@ -30,7 +30,14 @@ def scale_bytes(x: must.Array) -> jax.Array:
 
 
 def codes(
-    op: str, argument: str, x: Any, lead: Sequence[Any], names: str, elements: int, other_sizes: str = ""
+    op: str,
+    argument: str,
+    x: Any,
+    lead: Sequence[Any],
+    names: str,
+    elements: int,
+    remedy: str,
+    other_sizes: str = "",
 ) -> tuple[int, ...]:
     """Checks packed codes [*lead, elements / 2], or [*lead, elements] of float4_e2m1fn; returns the leading sizes.
 
@@ -39,12 +46,9 @@ def codes(
     """
     produced = "Pass packed E2M1 codes, two a byte, as quantize_nvfp4 and quantize_mxfp4 return them."
     must.array(op, argument, x, ("uint8", "int8", FLOAT4), produced)
-    packed = x.dtype.name != FLOAT4
+    packed = must.name_of(x.dtype) != FLOAT4
     width = elements // 2 if packed else elements
     names = names if packed else names.replace(f" {elements // 2}]", f" {elements}]")
-    remedy = (
-        f"The head dimension is {elements}: {elements // 2} bytes of packed codes, or {elements} float4_e2m1fn values."
-    )
     if other_sizes and len(x.shape) == len(lead) + 1 and x.shape[-1] == width:
         remedy = other_sizes
     must.shape(op, argument, x, (*lead, width), names, remedy)

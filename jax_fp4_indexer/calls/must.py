@@ -87,13 +87,13 @@ def _kind(value: Any) -> str:
 def array(op: str, argument: str, x: Any, dtypes: Sequence[str], remedy: str) -> tuple[int, ...]:
     """Checks that `x` is an array of one of `dtypes` (names); returns its shape."""
     is_array(op, argument, x, f"an array of {' or '.join(dtypes)}")
-    if _name(x.dtype) not in dtypes or not getattr(x.dtype, "isnative", True):  # keys have a dtype of JAX's own
+    if name_of(x.dtype) not in dtypes or not getattr(x.dtype, "isnative", True):  # keys have a dtype of JAX's own
         raise TypeError(message(op, argument, x, f"dtype {' or '.join(dtypes)}", remedy))
     return tuple(x.shape)
 
 
 @functools.lru_cache(maxsize=256)
-def _name(dtype: Any) -> str:
+def name_of(dtype: Any) -> str:
     """The dtype's name, which NumPy composes again at every request: a quarter of the time of an eager call's
     checks."""
     return dtype.name
