@@ -9,12 +9,15 @@ Export      export_disabled_checks, register
 """
 from . import ragged, reference
 from .errors import UnsupportedError
-from .ops.block_scores import fp4_indexer_block_scores, fp4_indexer_reorder_scales_for_mma
+from .ops.block_scores import fp4_indexer_block_scores as fp4_indexer_block_scores
+from .ops.block_scores import fp4_indexer_reorder_scales_for_mma
 from .ops.formats import dequantize, from_blocked, pack_e2m1, quantize_mxfp4, quantize_nvfp4, to_blocked, unpack_e2m1
 from .primitives.runtime import export_disabled_checks, register
+from .specs import OPS as _OPS
 from .version import __version__ as __version__
 
 __all__ = [
-    "UnsupportedError", "dequantize", "export_disabled_checks", "fp4_indexer_block_scores", "fp4_indexer_reorder_scales_for_mma",
-    "from_blocked", "pack_e2m1", "quantize_mxfp4", "quantize_nvfp4", "ragged", "reference", "register", "to_blocked", "unpack_e2m1",
+    "UnsupportedError", "dequantize", "export_disabled_checks", "fp4_indexer_reorder_scales_for_mma", "from_blocked", "pack_e2m1",
+    "quantize_mxfp4", "quantize_nvfp4", "ragged", "reference", "register", "to_blocked", "unpack_e2m1",
+    *(spec.api for spec in _OPS.values()),
 ]

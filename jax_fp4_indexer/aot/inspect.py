@@ -25,6 +25,7 @@ from ..configs.arch import (
 
 OPCODE_MASK = 0x1FF  # low 9 bits of an instruction; bits 9..11 say which operand forms it takes
 OPCODES = {
+    0x026: "IDP",
     0x03C: "HMMA",
     0x037: "IMMA",
     0x1F0: "HGMMA",

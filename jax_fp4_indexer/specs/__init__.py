@@ -1,5 +1,11 @@
-"""The registry of ops: one import and one entry for each. Imports neither JAX nor the kernel compiler."""
-from . import block_scores
+"""The registry of ops: one name for each. Imports neither JAX nor the kernel compiler."""
+import importlib
+
 from .spec import OpSpec
 
-OPS: dict[str, OpSpec] = {module.SPEC.name: module.SPEC for module in (block_scores,)}
+__all__ = ["OPS", "OpSpec"]
+
+NAMES = (
+    "block_scores",
+)
+OPS: dict[str, OpSpec] = {name: importlib.import_module(f".{name}", __name__).SPEC for name in NAMES}

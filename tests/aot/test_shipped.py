@@ -79,7 +79,7 @@ def test_a_choice_is_an_attribute_of_a_variant():
 def test_scratch_of_a_call_holds_what_every_variant_that_it_may_run_uses(fmt):
     """The bytes that the lowering requests (configs) against those that the handler checks (the manifest's expression), for every prefill."""
     rng = random.Random(0)
-    of_format = [v for v in manifest.read(manifest.DEFAULT_FOLDER)["variants"] if v["select"]["path"] == "prefill" and v["select"]["format"] == fmt]
+    of_format = [v for v in manifest.read(manifest.DEFAULT_FOLDER)["variants"] if v["op"] == "block_scores" and v["select"]["path"] == "prefill" and v["select"]["format"] == fmt]
     formulas = {(v["repeat"], v["scratch"]) for v in of_format}
     assert {repeat for repeat, _ in formulas} == {False, True}
     for _ in range(200):
