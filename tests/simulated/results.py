@@ -156,7 +156,7 @@ class Kept:
     def __init__(self, compiled, variant, schedule, again=False, **how):
         self.again = again
         self.compiled, self.variant, self.schedule, self.how, self.ran = compiled, variant, schedule, how, 0
-        key = [simulator(), preparation(), variant.path, variant.format, variant.scale_layout, variant.repeat, [stamp(k) for k in compiled], schedule, sorted(how.items())]
+        key = [simulator(), preparation(), *(value for _, value in variant.select), variant.repeat, [stamp(k) for k in compiled], schedule, sorted(how.items())]
         self.path = _folder() / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
         self.rows = self._read()
 

@@ -29,7 +29,7 @@ def all_variants(op=None):
 
 def narrow_decodes(*layouts):
     """The sm_90a decodes for up to 16 packed rows of these (format, scale layout)."""
-    return [v for v in all_variants() if (v.arch, v.implementation, v.path, v.bound) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
+    return [v for v in all_variants(FIRST) if (v.arch, v.implementation, v.path, v.bound) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
 
 
 def compile_all(some):

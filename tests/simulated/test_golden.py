@@ -25,7 +25,7 @@ def ran_on_the_card(variant, inp):
     """Whether the card ran these inputs with this kernel, or one that adds in its order: it takes that of the least bound that holds a sequence's queries (ffi: PickVariant)."""
     tokens, heads, heads_kv, *_ = inp.shape
     columns = inp.max_seqlen_q * (heads // heads_kv)
-    others = [v.bound for v in selection.all_variants() if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
+    others = [v.bound for v in selection.all_variants("block_scores") if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
     taken = min((x for x in others if columns <= x), default=0)
     alike = variant.path == "prefill" and {variant.bound, taken} <= {DIRECT_COLUMNS[variant.format], 0}      # direct and staged
     return variant.arch == "sm_90a" and (variant.bound == taken or alike)

@@ -37,7 +37,7 @@ def test_variant(compiled, variant, schedule):
 @pytest.mark.parametrize("row", ("page_id_bad_prefill-mxfp4", "q_lengths_causal_long-nvfp4"))
 def test_both_forms_of_prefill_have_the_same_bits(row):
     """Staged and direct on sm_90a, on sums that are rounded: which of them serves a call depends on no more than `max_seqlen_q`."""
-    forms = [v for v in selection.all_variants() if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
+    forms = [v for v in selection.all_variants("block_scores") if (v.arch, v.path, v.format, v.scale_layout) == ("sm_90a", "prefill", row.rpartition("-")[2], "public")
              and any(k.target.endswith(("sm90_prefill:Prefill", "sm90_prefill_direct:PrefillDirect")) for k in v.launches)]
     case, = cases.of("prefill", forms[0].format, row)
     (one, _), (other, _) = (selection.run(kernels.load(v.launches), v, case, "eager") for v in forms)
@@ -47,7 +47,7 @@ def test_both_forms_of_prefill_have_the_same_bits(row):
 def right_on_the_prefills(name, reason, fmt, make):
     """A batch that the list does not have, on the prefills of sm_90a."""
     case = cases.Case(table.Case(f"{name}-{fmt}", reason, fmt, make))
-    for variant in VARIANTS:
+    for variant in (v for v in VARIANTS if v.op == "block_scores"):
         if (variant.arch, variant.path, variant.format) == ("sm_90a", "prefill", fmt):
             outcome, problems = selection.run(kernels.load(variant.launches), variant, case, "eager")
             assert outcome and not problems, (selection.label(variant), problems[:3])
