@@ -9,6 +9,7 @@ Export      export_disabled_checks, register
 """
 from . import ragged, reference
 from .errors import UnsupportedError
+from .ops.batched_gemv import nvfp4_batched_gemv as nvfp4_batched_gemv
 from .ops.block_scores import fp4_indexer_block_scores as fp4_indexer_block_scores
 from .ops.block_scores import fp4_indexer_reorder_scales_for_mma
 from .ops.formats import dequantize, from_blocked, pack_e2m1, quantize_mxfp4, quantize_nvfp4, to_blocked, unpack_e2m1

@@ -7,5 +7,6 @@ __all__ = ["OPS", "OpSpec"]
 
 NAMES = (
     "block_scores",
+    "batched_gemv",
 )
 OPS: dict[str, OpSpec] = {name: importlib.import_module(f".{name}", __name__).SPEC for name in NAMES}
