@@ -71,12 +71,13 @@ class Call:
 
 @functools.lru_cache(maxsize=None)
 def _sizes_of(op, choices):
-    """A value for every size, larger than 1 and as different as the conditions allow."""
+    """A value for every size, larger than 1 if the conditions allow it."""
     rng, names = random.Random(0), sorted(op.size_names() - {name for name, _ in op.derived})
-    for _ in range(10000):
-        values = {name: rng.randrange(2, 9) for name in names} | op.fixed(dict(choices))
-        if all(c.zero.value(values) == 0 for c in op.conditions):
-            return values
+    for among in (range(2, 9), (1, *range(2, 9), 128, 256)):        # small sizes if they meet the conditions
+        for _ in range(10000):
+            values = {name: rng.choice(among) for name in names} | op.fixed(dict(choices))
+            if all(c.zero.value(values) == 0 for c in op.conditions):
+                return values
     raise AssertionError(f"{op.name}: no sizes meet {op.conditions}")
 
 
