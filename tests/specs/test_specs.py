@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from jax_fp4_indexer.aot import manifest
 from jax_fp4_indexer.configs.block_scores import Scratch
 from jax_fp4_indexer.specs import OPS, expr, spec
 from jax_fp4_indexer.specs.block_scores import SPEC
@@ -80,3 +81,10 @@ def test_a_spec_that_contradicts_itself_is_refused(fault, change):
     import dataclasses
     with pytest.raises(ValueError, match=fault):
         dataclasses.replace(SPEC, **change)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_kernel_is_out_of_date_by_its_own_op_alone(op):
+    found = manifest.sources(f"jax_fp4_indexer.kernels.{op}.kernel")
+    specs = {name.removeprefix("jax_fp4_indexer.specs.") for name in found if name.startswith("jax_fp4_indexer.specs.")}
+    assert op in specs and not specs & (set(OPS) - {op} | {"registry"})
