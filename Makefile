@@ -119,6 +119,8 @@ memcheck: cubins library
 fuzz: cubins library
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz --cases 12000 --processes 4 --record
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.sanitize --cases 1024 --record
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz.batched_gemv --cases 3000 --record
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz.batched_gemv_sanitize --record
 
 racecheck: cubins library
 	$(BIN)/python tests/parity/racecheck_build.py build/every_lane

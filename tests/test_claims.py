@@ -10,7 +10,7 @@ from simulated.ledger import StaleEvidence
 from support import claims
 
 FIELDS = {"what", "commit", "date", "card", "capability", "jax", "python", "command", "counts", "failures", "failed", "kernels"}
-NAMES = ("parity", "memcheck", "synccheck", "racecheck", "fuzz", "fuzz_memcheck")
+NAMES = ("parity", "memcheck", "synccheck", "racecheck", "fuzz", "fuzz_memcheck", "batched_gemv_fuzz", "batched_gemv_fuzz_memcheck")
 RECORDS = [p for p in sorted(claims.RESULTS.glob("*/*.json")) if p.stem.split(".")[0] in NAMES and "kernels" in json.loads(p.read_text())]
 
 
