@@ -1,7 +1,7 @@
 """Random calls of `nvfp4_batched_gemv` against float64.
 
-    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --cases 3000             # kernels on a GPU, else the definition
-    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --shape 17               # every draw of one shape again
+    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --cases 3000            # kernels on a GPU, else the definition
+    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --shape 17 --cases 30 # 30 draws of one shape again
     compute-sanitizer --tool memcheck --error-exitcode 7 python -m fuzz.batched_gemv --bare --cases 100
 
 A case is a shape (with its static arguments, so that few programs are compiled) and a draw of values for it. The fp32
@@ -285,10 +285,11 @@ class Fuzzer:
             yield np.s_[one : one + 1], np.s_[:]
 
     def run(self, of: list[Shape], cases: int, workers: int = 1, time_limit: float = 1e9) -> bool:
-        """All draws of one shape after the other: programs stay few, and the last failure names its shape."""
+        """One draw of every shape, then the next: where time runs out, every shape was called."""
         start = time.monotonic()
         each, more = divmod(cases, len(of))
-        todo = [(s, i) for at, s in enumerate(of) for i in range(1 if self.bare else each + (at < more))]
+        todo = [(s, i) for i in range(each + 1) for s in (of if i < each else of[:more])]
+        todo = [(s, 0) for s in of] if self.bare else todo
         make = lambda s, i: truth(draw(s, i, self.seed))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             ahead = collections.deque()
