@@ -1,7 +1,7 @@
 """Random calls of `nvfp4_batched_gemv` against float64.
 
-    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --cases 3000            # kernels on a GPU, else the definition
-    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --shape 17 --cases 30 # 30 draws of one shape again
+    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --cases 3000  # kernels on a GPU, else the definition
+    PYTHONPATH=.:tests python -m fuzz.batched_gemv --seed 1 --shape 17 --cases 30  # 30 draws of one shape again
     compute-sanitizer --tool memcheck --error-exitcode 7 python -m fuzz.batched_gemv --bare --cases 100
 
 A case is a shape (with its static arguments, so that few programs are compiled) and a draw of values for it. The fp32
