@@ -14,7 +14,7 @@ from ..primitives import runtime
 from ..primitives.kernel_call import KernelCall
 from ..specs import OpSpec
 
-_warned: set[str] = set()
+_warned: set[tuple[str, str]] = set()  # (op, reason)
 
 
 def run(call: KernelCall, static: Any, arrays: Mapping[str, Any], named: str | None) -> jax.Array:
@@ -22,7 +22,7 @@ def run(call: KernelCall, static: Any, arrays: Mapping[str, Any], named: str | N
     "portable", or a path of the op.
 
     Raises UnsupportedError if a named implementation has no kernel for this GPU. Where None was passed the definition
-    runs instead, with a warning once a process.
+    runs instead, with a warning once a process and op.
     """
     return _called(arrays, call=call, static=static, implementation=_implementation(call.spec, named))
 
@@ -44,8 +44,8 @@ def _implementation(spec: OpSpec, named: str | None) -> str:
                 f'{reason} Pass implementation=None or "reference".',
             )
         )
-    if reason not in _warned:
-        _warned.add(reason)
+    if (op, reason) not in _warned:
+        _warned.add((op, reason))
         warnings.warn(
             f"{op}: {reason} Running the plain-jnp reference, which is much slower. "
             'Pass implementation="reference" to choose it without this warning.',
