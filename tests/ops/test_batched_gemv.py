@@ -6,6 +6,7 @@ import functools
 import io
 import pathlib
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_fp4_indexer as jfi
+from jax_fp4_indexer.ops import _dispatch
+from jax_fp4_indexer.primitives import runtime
 from support.batched_gemv import CASES, build, case, oracle, problems, tiled
 
 op = functools.partial(jfi.nvfp4_batched_gemv, implementation="reference")
@@ -264,6 +267,20 @@ def test_the_cuda_lowering_is_one_custom_call_and_no_arithmetic(layout):
     ):
         assert attribute in text
     assert "multiply" not in text and "broadcast" not in text and "tensor<2x5x3xbf16>" in text
+
+
+def test_a_gpu_without_kernels_is_said_once_for_each_op(monkeypatch):
+    monkeypatch.setattr(runtime, "unsupported_reason", lambda op: "No kernel for compute capability 7.5.")
+    monkeypatch.setattr(_dispatch, "_warned", {("fp4_indexer_block_scores", "No kernel for compute capability 7.5.")})
+    x = build(case("x", "", 1, 2, 64)).arrays()
+    with pytest.warns(UserWarning, match=r"^nvfp4_batched_gemv: No kernel .* 7\.5.*plain-jnp reference"):
+        got = jfi.nvfp4_batched_gemv(**x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(jfi.nvfp4_batched_gemv(**x), got)
+    np.testing.assert_array_equal(op(**x), got)
+    with pytest.raises(jfi.UnsupportedError, match=r"nvfp4_batched_gemv: implementation: got 'portable'.*7\.5"):
+        jfi.nvfp4_batched_gemv(**x, implementation="portable")
 
 
 def test_export_and_back():

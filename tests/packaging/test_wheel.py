@@ -53,7 +53,8 @@ def test_the_wheel_asks_for_what_it_needs(wheel):
         assert "jax-fp4-indexer = jax_fp4_indexer.__main__:main" in z.read(entry).decode().replace("=", " = ").replace("  ", " ")
     needed = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.M)
     assert "jax" in needed and not [n for n in needed if "cutlass" in n or "nvidia" in n]
-    assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)) == {"cuda12", "cuda13", "cli", "test", "bench", "dev"}
+    assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)) == {
+        "cuda12", "cuda13", "export", "cli", "test", "bench", "dev"}
     assert "Requires-Python: >=3.11" in metadata
 
 
@@ -69,13 +70,19 @@ import jax.numpy as jnp
 from jax_fp4_indexer.primitives import runtime
 arch, kind, kernels = runtime.choose_variant((9, 0), "block_scores", path="decode", format="nvfp4", scale_layout="public", bound=16)
 print(arch, kind, *kernels)
+print(*runtime.choose_variant((9, 0), "batched_gemv", columns="1", k_multiple="256", scale_layout="public")[2])
 rng = np.random.default_rng(0)
 q, k = (rng.integers(0, 256, s, dtype=np.uint8) for s in ((1, 2, 64), (1, 1, 128, 64)))
 s = lambda x: jnp.full((*x.shape[:-1], 8), 0x38, jnp.uint8)
 i = lambda *x: jnp.array(x, jnp.int32)
 y = jax.jit(lambda: jax_fp4_indexer.fp4_indexer_block_scores(q, k, s(q), s(k), i(0, 1), i(0, 128), i(0, 1), max_seqlen_q=1, max_seqlen_k=128, kv_indices=i(0)))()
 assert y.shape == (2, 1, 1) and bool(jnp.isfinite(y).all()), y
+c = lambda *shape: jnp.full(shape, 0x22, jnp.uint8)
+y = jax.jit(lambda: jax_fp4_indexer.nvfp4_batched_gemv(c(2, 3, 64), c(2, 64), s(c(2, 3, 64)), s(c(2, 64))))()
+assert y.shape == (2, 3) and bool((y == 128).all()), y
 assert 'jax_fp4_indexer.kernels' not in sys.modules and 'click' not in sys.modules
-print("scores")
+print("both")
 """)
-    assert out.splitlines()[0].startswith("sm_90a native block_scores.decode.nvfp4.public.") and out.splitlines()[1] == "scores"
+    scores, gemv, end = out.splitlines()
+    assert scores.startswith("sm_90a native block_scores.decode.nvfp4.public.") and end == "both"
+    assert gemv.startswith("batched_gemv.public.n1"), gemv
