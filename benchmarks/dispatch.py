@@ -12,6 +12,7 @@ gap_us      chain_us - (call_us - edge_us): all that is not the call's own kerne
 `handler_runs` is how often XLA ran the op's host code in `RUNS` runs of the warm program: none where it replays a captured graph. Each mode is a process of its own, since
 XLA reads its flags once.
 """
+
 import argparse
 import dataclasses
 import datetime
@@ -32,12 +33,17 @@ from jax_fp4_indexer.primitives import runtime
 from run import RESULTS, card
 
 LINKS, RUNS = 8, 20
-CASES = (uniform("decode_one_page", 1, 1, 128, 4, 1, False), cases.all_cases()["decode_8k"], uniform("prefill_one_page", 1, 16, 128, 4, 1, True))
+CASES = (
+    uniform("decode_one_page", 1, 1, 128, 4, 1, False),
+    cases.all_cases()["decode_8k"],
+    uniform("prefill_one_page", 1, 16, 128, 4, 1, True),
+)
 MODES = {"command buffers": "", "no command buffers": "--xla_gpu_enable_command_buffer="}
 
 
 def chain(call, links=LINKS):
     """Jitted (data) -> ticks of stamp, `links` dependent calls, stamp, stamp."""
+
     def run(inputs):
         q, start = clock.stamp(inputs.q)
         for i in range(links):
@@ -46,6 +52,7 @@ def chain(call, links=LINKS):
         q, end = clock.stamp(q)
         _, after = clock.stamp(q)
         return jnp.stack([start, end, after])
+
     return jax.jit(run)
 
 
@@ -57,15 +64,26 @@ def measure():
             how = How(fmt, "preordered_mma")
             inputs, call = case.make(how, 3 * LINKS), case.call(how)
             program, independent = chain(call), timing.program(call, (LINKS, 2 * LINKS, 0))
-            for fn in [independent] * 3 + [program] * 4:            # the one that is counted last: its buffers stay where they are
+            for fn in [independent] * 3 + [
+                program
+            ] * 4:  # the one that is counted last: its buffers stay where they are
                 jax.block_until_ready(fn(inputs))
             before = runtime.executions("block_scores")
             links = [clock.read(program(inputs))[0] for _ in range(RUNS)]
             handler_runs = runtime.executions("block_scores") - before
             alone = [clock.read(independent(inputs))[0] for _ in range(RUNS)]
-            rows.append({"case": case.name, "format": fmt, "chain_us": statistics.median((us[0] - us[1]) / LINKS for us in links),
-                         "call_us": statistics.median((us[1] - us[2]) / (2 * LINKS) for us in alone), "edge_us": statistics.median(us[2] for us in alone),
-                         "handler_runs": handler_runs, "runs": RUNS, "links": LINKS})
+            rows.append(
+                {
+                    "case": case.name,
+                    "format": fmt,
+                    "chain_us": statistics.median((us[0] - us[1]) / LINKS for us in links),
+                    "call_us": statistics.median((us[1] - us[2]) / (2 * LINKS) for us in alone),
+                    "edge_us": statistics.median(us[2] for us in alone),
+                    "handler_runs": handler_runs,
+                    "runs": RUNS,
+                    "links": LINKS,
+                }
+            )
     return rows
 
 
@@ -80,7 +98,9 @@ def run_modes():
         found[mode] = json.loads(done.stdout.splitlines()[-1])
     for mode, rows in found.items():
         for row, graph in zip(rows, found["command buffers"]):
-            row["gap_us"] = row["chain_us"] - (graph["call_us"] - graph["edge_us"])        # the kernels' own time is that of the graph
+            row["gap_us"] = row["chain_us"] - (
+                graph["call_us"] - graph["edge_us"]
+            )  # the kernels' own time is that of the graph
     return found
 
 
@@ -98,7 +118,12 @@ def main():
     print(f"{'':28s}" + "".join(f"{mode:>44s}" for mode in found))
     print(f"{'case':20s}{'format':8s}" + f"{'link':>10s}{'call':>10s}{'gap':>10s}{'handler':>14s}" * len(found))
     for rows in zip(*found.values()):
-        print(f"{rows[0]['case']:20s}{rows[0]['format']:8s}" + "".join(f"{r['chain_us']:10.2f}{r['call_us']:10.2f}{r['gap_us']:10.2f}{r['handler_runs']:14d}" for r in rows))
+        print(
+            f"{rows[0]['case']:20s}{rows[0]['format']:8s}"
+            + "".join(
+                f"{r['chain_us']:10.2f}{r['call_us']:10.2f}{r['gap_us']:10.2f}{r['handler_runs']:14d}" for r in rows
+            )
+        )
     out = args.out or RESULTS / card() / "dispatch.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     where = {"card": jax.devices()[0].device_kind, "jax": jax.__version__, "date": datetime.date.today().isoformat()}

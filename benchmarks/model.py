@@ -26,6 +26,7 @@ and a call the sum of its launches. Nothing in it is taken from the rows that it
 
 Left out: imbalance beyond whole units, bank conflicts, what stores cost beside loads, the clock's fall under the power cap.
 """
+
 import argparse
 import dataclasses
 import json
@@ -45,6 +46,7 @@ TOLERANCE = 0.25
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """read_gbs: the 6.5 of 8 TB/s that the best published decode kernel reaches on a B200; mhz: boost clock."""
+
     name: str
     arch: str
     sms: int
@@ -52,7 +54,9 @@ class Machine:
     mhz: float
 
 
-MACHINES = {m.arch: m for m in (Machine("B200", "sm_100a", 148, 6500, 1900), Machine("B300", "sm_103a", 148, 6500, 1900))}
+MACHINES = {
+    m.arch: m for m in (Machine("B200", "sm_100a", 148, 6500, 1900), Machine("B300", "sm_103a", 148, 6500, 1900))
+}
 
 
 def probe_of(folder):
@@ -81,11 +85,17 @@ def longest(times):
 def predictions(arch):
     machine = MACHINES[arch]
     card = blackwell_card(machine)
-    print(f"{machine.name}: {machine.sms} SMs at {machine.mhz:.0f} MHz, {machine.read_gbs:.0f} GB/s; latencies of an {card.probe['card']}; derived from SASS, nothing was run")
+    print(
+        f"{machine.name}: {machine.sms} SMs at {machine.mhz:.0f} MHz, {machine.read_gbs:.0f} GB/s; latencies of an {card.probe['card']}; derived from SASS, nothing was run"
+    )
     for path in ("prefill", "decode"):
         for fmt in ("nvfp4", "mxfp4"):
             clocks, masked = model_blackwell.tile_clocks(card, arch, path, fmt, "preordered_mma")
-            print(f"  {path} {fmt}, clk a tile: " + ", ".join(f"{k} {v:.0f}" for k, v in clocks.items()) + f"; alu with a mask {masked:.0f}")
+            print(
+                f"  {path} {fmt}, clk a tile: "
+                + ", ".join(f"{k} {v:.0f}" for k, v in clocks.items())
+                + f"; alu with a mask {masked:.0f}"
+            )
     print(f"  {'case':22} {'format':6} {'us':>8}  {'binds':18} published B200")
     for case in CASES:
         for fmt in case.formats:
@@ -97,14 +107,24 @@ def compare(rows, probe):
     """[(row, [Time] of its launches)] of every row of a native kernel by the device's clock. ValueError for a card whose kernels the model does not know."""
     arch = next((arch for arch in ("sm_90a", *MACHINES) if runs_on(arch, probe["capability"])), None)
     if arch is None:
-        raise ValueError(f"model: got rows of {rows[0]['card']}, expected a card of compute capability 9.0, 10.0 or 10.3: those of the native kernels")
+        raise ValueError(
+            f"model: got rows of {rows[0]['card']}, expected a card of compute capability 9.0, 10.0 or 10.3: those of the native kernels"
+        )
     found = []
     for row in rows:
-        if row["method"] != "device clock" or row["implementation"] != "auto" or row.get("op", "block_scores") != "block_scores":
+        if (
+            row["method"] != "device clock"
+            or row["implementation"] != "auto"
+            or row.get("op", "block_scores") != "block_scores"
+        ):
             continue
         case, fmt, layout = all_cases()[row["case"]], row["format"], row["scale_layout"]
         card = Card(probe, row["sm_mhz"], row["limits"]["burst"]["read_gbs"])
-        launches = model_hopper.launches(card, case, fmt, layout) if arch == "sm_90a" else model_blackwell.launches(card, arch, case, fmt, layout)
+        launches = (
+            model_hopper.launches(card, case, fmt, layout)
+            if arch == "sm_90a"
+            else model_blackwell.launches(card, arch, case, fmt, layout)
+        )
         found.append((row, launches))
     return found
 
@@ -121,7 +141,18 @@ def table(found):
         ratio = us / row["median_us"]
         within += abs(ratio - 1) <= TOLERANCE
         parts = ", ".join(f"{t.name.split('.')[0]} {t.fixed:.1f} + {t.us - t.fixed:.1f}" for t in launches)
-        lines.append((row["case"], row["format"], row["scale_layout"].removesuffix("_mma"), f"{us:.1f}", f"{row['median_us']:.1f}", f"{ratio:.2f}", binds, parts))
+        lines.append(
+            (
+                row["case"],
+                row["format"],
+                row["scale_layout"].removesuffix("_mma"),
+                f"{us:.1f}",
+                f"{row['median_us']:.1f}",
+                f"{ratio:.2f}",
+                binds,
+                parts,
+            )
+        )
     return lines, within
 
 
@@ -137,7 +168,11 @@ def write_table(found, path):
     """The table between the marks of a page."""
     lines, within = table(found)
     commits = ", ".join(sorted({str(row["commit"]) for row, _ in found}))
-    made = [BEGIN, f"{found[0][0]['card']}, rows of {found[0][0]['date']} (commits {commits}): {within} of {len(lines)} within {TOLERANCE:.0%}.", ""]
+    made = [
+        BEGIN,
+        f"{found[0][0]['card']}, rows of {found[0][0]['date']} (commits {commits}): {within} of {len(lines)} within {TOLERANCE:.0%}.",
+        "",
+    ]
     made += ["| " + " | ".join(line) + " |" for line in (COLUMNS, ["---"] * len(COLUMNS), *lines)]
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + "\n".join([*made, END]) + rest.split(END)[1])
@@ -146,7 +181,9 @@ def write_table(found, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="?", type=pathlib.Path, help="block_scores.json of benchmarks/run.py")
-    parser.add_argument("--probe", type=pathlib.Path, help="probe.json (default: beside the rows, else that of the H200)")
+    parser.add_argument(
+        "--probe", type=pathlib.Path, help="probe.json (default: beside the rows, else that of the H200)"
+    )
     parser.add_argument("--table", type=pathlib.Path, help="write the table into this page instead of printing it")
     args = parser.parse_args()
     if args.rows is None:

@@ -1,4 +1,5 @@
 """The time model of the sm_90a kernels: one function a kernel, from its SASS, the shapes of the call and the card's constants. See model.py."""
+
 import dataclasses
 import functools
 import math
@@ -11,25 +12,34 @@ from jax_fp4_indexer.aot.loops import TARGET
 from jax_fp4_indexer.bench.cases import How
 from jax_fp4_indexer.bench.cases.block_scores import SCALE_BYTES
 
-MMA_SYNC = 6                    # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
-WGMMA_N128 = 64                 # clocks of an SM for m64n128k16 and m64n128k32, wherever A is
-WGMMA_REGISTERS = {32: 16, 64: 32}      # m64nNk16 with A in registers (docs/facts.md)
-ALU = 2                         # clocks of a scheduler for an instruction of that pipe
-WARPGROUPS = {16: 4, 32: 3, 64: 2}      # of the decode kernel of that width
-SECTOR = 32                     # bytes
-PREPARE_CTAS = 2                # an SM
+MMA_SYNC = 6  # clocks of a scheduler for one mma.sync m16n8k16 or m16n8k32 (docs/facts.md)
+WGMMA_N128 = 64  # clocks of an SM for m64n128k16 and m64n128k32, wherever A is
+WGMMA_REGISTERS = {32: 16, 64: 32}  # m64nNk16 with A in registers (docs/facts.md)
+ALU = 2  # clocks of a scheduler for an instruction of that pipe
+WARPGROUPS = {16: 4, 32: 3, 64: 2}  # of the decode kernel of that width
+SECTOR = 32  # bytes
+PREPARE_CTAS = 2  # an SM
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
     """Constants of a card: `probe` as benchmarks/probe.py writes it; mhz and read_gbs of the run."""
+
     probe: dict
     mhz: float
     read_gbs: float
 
     def latencies(self, copy=0.0):
         p = self.probe
-        return {"lds": p["lds"], "shfl": p["shfl"], "redux": p["redux"], "barrier": p["barrier"], "other": p["shfl"], "global": p["dram"], "copy": copy}
+        return {
+            "lds": p["lds"],
+            "shfl": p["shfl"],
+            "redux": p["redux"],
+            "barrier": p["barrier"],
+            "other": p["shfl"],
+            "global": p["dram"],
+            "copy": copy,
+        }
 
     @property
     def copy(self):
@@ -49,6 +59,7 @@ class Card:
 @dataclasses.dataclass(frozen=True)
 class Time:
     """us of one launch: its own start and end (`fixed`), the -inf that it writes before its work (`fill`), what its work takes of every resource."""
+
     name: str
     fixed: float
     work: dict
@@ -83,10 +94,11 @@ def side_by_side(service, think, customers):
 class DecodePage:
     """What a page of a decode kernel takes: ways through its code, each so many times a page on average. start: from the entry to the first product; last: what the last page still
     takes once all else is done; warps: that take turns on a scheduler."""
+
     flow: Flow
-    ways: tuple             # (way, times)
+    ways: tuple  # (way, times)
     start: tuple
-    last: tuple             # (way, times)
+    last: tuple  # (way, times)
     mma: float
     warps: int
 
@@ -94,26 +106,52 @@ class DecodePage:
         return sum(times * of(way) for way, times in self.ways)
 
     def alone(self, latencies, ways):
-        return sum(times * self.flow.alone(way, latencies, 0.0 if self.mma == MMA_SYNC else self.mma) for way, times in ways)
+        return sum(
+            times * self.flow.alone(way, latencies, 0.0 if self.mma == MMA_SYNC else self.mma) for way, times in ways
+        )
 
 
 @functools.cache
 def decode_page(fmt, layout, width):
     flow = flow_of(f"decode.{fmt}.{layout}.n{width}")
     # prefix sums into shared memory, the search there, page id, copy, queries
-    if width == 16:         # a warp a page: four slices in two pieces, one slice of each on the way that passes both
+    if width == 16:  # a warp a page: four slices in two pieces, one slice of each on the way that passes both
         mma = "HMMA" if fmt == "nvfp4" else "IMMA"
-        piece = ["SYNCS.PHASECHK", mma, "UBLKCP"]       # a page that some row does not see whole waits for both pieces at once
+        piece = [
+            "SYNCS.PHASECHK",
+            mma,
+            "UBLKCP",
+        ]  # a page that some row does not see whole waits for both pieces at once
         # the loop that a branch right behind a page's store goes around (other code between its lines makes smaller loops of the same opcodes)
-        (head,) = {flow.labels[to[1]] for i in flow.find("STG") for line in flow.lines[i + 1:i + 9] if "BRA" in line and (to := TARGET.search(line))
-                   and any(flow.labels[to[1]] < copy < i for copy in flow.find("UBLKCP"))}
+        (head,) = {
+            flow.labels[to[1]]
+            for i in flow.find("STG")
+            for line in flow.lines[i + 1 : i + 9]
+            if "BRA" in line
+            and (to := TARGET.search(line))
+            and any(flow.labels[to[1]] < copy < i for copy in flow.find("UBLKCP"))
+        }
         page = flow.way(head, head, [*piece, *piece, "STG"])
         ways = ((page, 1), (flow.turn(mma, [mma]), 2))
-        return DecodePage(flow, ways, flow.reach(["LDG", "STS.128", "BAR", "LDS.128", "UBLKCP", "LDG", mma]), ways, MMA_SYNC, WARPGROUPS[width])
+        return DecodePage(
+            flow,
+            ways,
+            flow.reach(["LDG", "STS.128", "BAR", "LDS.128", "UBLKCP", "LDG", mma]),
+            ways,
+            MMA_SYNC,
+            WARPGROUPS[width],
+        )
     # four warps a page, whose maxima one of them reduces between the products of the next page
     mma = "HGMMA"
     page, reduced = flow.turn(mma, [mma, "STS.128", mma]), flow.turn(mma, [mma, "STS.128", "STG", mma, "UBLKCP"])
-    return DecodePage(flow, ((page, 0.75), (reduced, 0.25)), flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma]), ((reduced, 1),), WGMMA_REGISTERS[width], WARPGROUPS[width])
+    return DecodePage(
+        flow,
+        ((page, 0.75), (reduced, 0.25)),
+        flow.reach(["LDG", "STS", "BAR", "LDS", "UBLKCP", "LDG", mma]),
+        ((reduced, 1),),
+        WGMMA_REGISTERS[width],
+        WARPGROUPS[width],
+    )
 
 
 def decode_clocks(card, fmt, layout, width):
@@ -124,21 +162,38 @@ def decode_clocks(card, fmt, layout, width):
     matrix *= page.mma
     # mma.sync leaves the other warps alone; a wgmma needs all four of its group, so that each page waits for its reducing warp
     alone = page.alone(card.latencies(), page.ways if width == 16 else page.last)
-    busy = {"issue": slots + matrix, "alu": ALU * page.count(lambda way: page.flow.mix_of(way)["alu"]) + matrix, "matrix": matrix}
-    return {name: side_by_side(clocks, max(alone - clocks, 0), page.warps) / page.warps for name, clocks in busy.items()}
+    busy = {
+        "issue": slots + matrix,
+        "alu": ALU * page.count(lambda way: page.flow.mix_of(way)["alu"]) + matrix,
+        "matrix": matrix,
+    }
+    return {
+        name: side_by_side(clocks, max(alone - clocks, 0), page.warps) / page.warps for name, clocks in busy.items()
+    }
 
 
 def decode(card, case, fmt, layout, width):
     page = decode_page(fmt, layout, width)
     units = case.pages * case.heads_kv * math.ceil(model_plan.columns(case) / width)
-    shares = card.probe["sms"] * WARPGROUPS[width]         # with a page a warp a scheduler's warps have as many pages as a warpgroup; else each warp has its part of all of them
+    shares = (
+        card.probe["sms"] * WARPGROUPS[width]
+    )  # with a page a warp a scheduler's warps have as many pages as a warpgroup; else each warp has its part of all of them
     busiest = math.ceil(units / shares) * (1 if width == 16 else page.warps)
     work = {name: busiest * clocks / card.mhz for name, clocks in decode_clocks(card, fmt, layout, width).items()}
     sectors = model_plan.fill_sectors(case)
     mix = page.flow.mix_of(page.start)
-    clocks = (page.flow.alone(page.start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0)) + card.code(mix.total) + page.alone(card.latencies(), page.last))
+    clocks = (
+        page.flow.alone(page.start, card.latencies(card.copy), WGMMA_REGISTERS.get(width, 0))
+        + card.code(mix.total)
+        + page.alone(card.latencies(), page.last)
+    )
     work["memory"] = case.bytes(How(fmt, "public")) / card.read_gbs / 1e3
-    return Time(f"decode.n{width}", card.launch("1x512+190") + clocks / card.mhz, work, sectors * SECTOR / card.probe["write_gbs"] / 1e3)
+    return Time(
+        f"decode.n{width}",
+        card.launch("1x512+190") + clocks / card.mhz,
+        work,
+        sectors * SECTOR / card.probe["write_gbs"] / 1e3,
+    )
 
 
 # ---- prefill: launches before and after the products
@@ -163,8 +218,11 @@ def prepare(card, case, fmt, layout, pages):
     moved = units * 128 * (64 + SCALE_BYTES[fmt] + (384 if fmt == "mxfp4" else 256))
     latencies = card.latencies()
     clocks = flow.alone(first, latencies) + card.code(flow.mix_of(first).total)
-    work = {"memory": moved / card.read_gbs / 1e3, "chain": each * flow.alone(unit, latencies) / card.mhz,
-            "issue": each * PREPARE_CTAS * 2 * flow.mix_of(unit).total / card.mhz}
+    work = {
+        "memory": moved / card.read_gbs / 1e3,
+        "chain": each * flow.alone(unit, latencies) / card.mhz,
+        "issue": each * PREPARE_CTAS * 2 * flow.mix_of(unit).total / card.mhz,
+    }
     return Time("prepare", card.launch("2x256+8") + clocks / card.mhz, work)
 
 
@@ -172,6 +230,7 @@ def prepare(card, case, fmt, layout, pages):
 @dataclasses.dataclass(frozen=True)
 class Form:
     """kernel; instruction; warpgroups and their tiles of 64 rows; blocks of 8 rows of queries that are in flight at once"""
+
     kernel: str
     mma: str
     groups: int
@@ -179,10 +238,18 @@ class Form:
     blocks: int
 
 
-FORMS = {"bf16": Form("prefill", "HGMMA", 2, 2, 32), "int8": Form("prefill_int8", "IGMMA", 4, 1, 32), "direct": Form("prefill_direct", "HGMMA", 2, 2, 16)}
+FORMS = {
+    "bf16": Form("prefill", "HGMMA", 2, 2, 32),
+    "int8": Form("prefill_int8", "IGMMA", 4, 1, 32),
+    "direct": Form("prefill_direct", "HGMMA", 2, 2, 16),
+}
 
 
-PAGE = ["LDG.E.128", "STS.128", "SYNCS.ARRIVE"]         # what a producer of the direct form does with one, of which no other loop does all
+PAGE = [
+    "LDG.E.128",
+    "STS.128",
+    "SYNCS.ARRIVE",
+]  # what a producer of the direct form does with one, of which no other loop does all
 
 
 def step_clocks(card, form, fmt, layout):
@@ -193,8 +260,12 @@ def step_clocks(card, form, fmt, layout):
     mix = flow.mix_of(turn)
     service = mix["tensor"] * WGMMA_N128
     think = flow.alone(turn, card.latencies(), WGMMA_N128) - service
-    clocks = {"matrix": side_by_side(service, think, f.groups), "issue": f.groups * mix.total, "alu": ALU * f.groups * mix["alu"]}
-    if form == "direct":            # two producer warps a scheduler
+    clocks = {
+        "matrix": side_by_side(service, think, f.groups),
+        "issue": f.groups * mix.total,
+        "alu": ALU * f.groups * mix["alu"],
+    }
+    if form == "direct":  # two producer warps a scheduler
         page = flow.mix_of(flow.turn_of(PAGE, PAGE))
         clocks["issue"] += 2 * page.total
         clocks["alu"] += 2 * ALU * page["alu"]
@@ -208,14 +279,21 @@ def products(card, case, form, fmt, layout, share=1.0):
     launch = card.launch("1x384+200" if form == "int8" else "1x512+190")
     if share == 0:
         nothing = flow.reach(["BAR", "LDG"])
-        return Time(f.kernel, launch + (flow.alone(nothing, latencies) + card.code(flow.mix_of(nothing).total)) / card.mhz, {})
+        return Time(
+            f.kernel, launch + (flow.alone(nothing, latencies) + card.code(flow.mix_of(nothing).total)) / card.mhz, {}
+        )
     start = ["BAR", "LDG", "LDG", "LDG", "STS.128", "SYNCS.ARRIVE"]
     if form == "direct":
         start += ["STS.128", "SYNCS.ARRIVE"]
     start, turn = flow.reach(start), flow.turn(f.mma, [f.mma, "STG"])
     # the first item's rows come in as many batches, one way through which is part of the start
     batches = math.ceil(32 / f.blocks) - 1
-    clocks = flow.alone(start, latencies) + card.code(flow.mix_of(start).total) + batches * latencies["global"] + flow.alone(turn, latencies, WGMMA_N128)
+    clocks = (
+        flow.alone(start, latencies)
+        + card.code(flow.mix_of(start).total)
+        + batches * latencies["global"]
+        + flow.alone(turn, latencies, WGMMA_N128)
+    )
     steps = math.ceil(plan.steps * share / sms)
     work = {name: steps * x / card.mhz for name, x in step_clocks(card, form, fmt, layout).items()}
     work["memory"] = case.bytes(How(fmt, "public")) / card.read_gbs / 1e3
@@ -225,8 +303,13 @@ def products(card, case, form, fmt, layout, share=1.0):
 # ---- calls
 def launches(card, case, fmt, layout, folder=manifest.DEFAULT_FOLDER):
     """[Time] of every launch of a call, in order: those of the variant that the handler takes."""
-    variant, _ = manifest.choose(manifest.read(folder), (9, 0), op="block_scores",
-                                 select={"path": model_plan.path(case), "format": fmt, "scale_layout": layout}, bound=model_plan.columns(case))
+    variant, _ = manifest.choose(
+        manifest.read(folder),
+        (9, 0),
+        op="block_scores",
+        select={"path": model_plan.path(case), "format": fmt, "scale_layout": layout},
+        bound=model_plan.columns(case),
+    )
     names = [name.removeprefix("block_scores.") for name in variant["launches"]]
     passes, pages = model_plan.passes(case, fmt) if variant["repeat"] else (1, case.pages)
     int8 = case.int8_share(fmt)

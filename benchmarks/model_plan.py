@@ -1,10 +1,11 @@
 """What a call of the sm_90a kernels consists of, counted from its shapes: units of a decode, items and steps of a prefill (docs/architecture.md, "The plan of a prefill")."""
+
 import dataclasses
 import math
 
 from jax_fp4_indexer.configs.block_scores import choose_path, pages_per_pass
 
-ROWS_LOG2 = 8                   # query rows of an item
+ROWS_LOG2 = 8  # query rows of an item
 MIN_LOG2 = 3
 
 
@@ -35,6 +36,7 @@ def tile_log2(q_len, heads):
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """items, steps (a page against an item) of a whole call; masked: steps in which some row does not see the whole page; entries of the table."""
+
     items: int
     steps: int
     masked: int
@@ -65,4 +67,4 @@ def passes(case, fmt):
 def fill_sectors(case):
     """32-byte sectors of -inf that a decode writes, row by row (head, block) along the tokens: eight tokens share one, and it is written where one of them needs it."""
     blocks = [math.ceil(k / 128) for q, k in zip(case.q_lens, case.k_lens) for _ in range(q)]
-    return case.heads_q * sum(case.k_tiles - min(blocks[i:i + 8]) for i in range(0, len(blocks), 8))
+    return case.heads_q * sum(case.k_tiles - min(blocks[i : i + 8]) for i in range(0, len(blocks), 8))

@@ -14,15 +14,16 @@
 | `scattered_sectors_us` | 1/us | 4-byte stores of neighbouring threads 16 bytes apart, all SMs: 32-byte sectors written (a sector written four times counts four times) |
 | `write_gbs, read_gbs` | GB/s | 16-byte stores and loads of neighbouring threads, 1 GB |
 """
+
 import argparse
 import ctypes
 import json
 import pathlib
 import statistics
 
-BIG = 1 << 30                   # bytes of the buffer that all probes read and write
+BIG = 1 << 30  # bytes of the buffer that all probes read and write
 CHAIN = 64
-TURNS = 2000                    # chains of four wgmma: 0.3 ms of a card at its full clock
+TURNS = 2000  # chains of four wgmma: 0.3 ms of a card at its full clock
 _HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.extern .shared .align 128 .b8 smem[];\n"
 _REGISTERS = "{ .reg .pred p; .reg .b32 r<64>; .reg .b64 d<64>; .reg .f32 f<64>;"
 _TID = "mov.u32 r1, %tid.x; mov.u32 r2, %ctaid.x; mov.u32 r3, %ntid.x; mov.u32 r4, %nctaid.x; mad.lo.u32 r5, r2, r3, r1; mul.lo.u32 r6, r3, r4;"
@@ -30,8 +31,10 @@ _TID = "mov.u32 r1, %tid.x; mov.u32 r2, %ctaid.x; mov.u32 r3, %ntid.x; mov.u32 r
 
 def entry(name, body):
     """A kernel of (out: u64, data: u64, n: u32, m: u32), which are d1, d2, r60, r61."""
-    return (f".visible .entry {name}(.param .u64 a, .param .u64 b, .param .u32 n, .param .u32 m) {_REGISTERS}\n"
-            f"ld.param.u64 d1, [a]; ld.param.u64 d2, [b]; ld.param.u32 r60, [n]; ld.param.u32 r61, [m];\n{body}\nEXIT: ret; }}\n")
+    return (
+        f".visible .entry {name}(.param .u64 a, .param .u64 b, .param .u32 n, .param .u32 m) {_REGISTERS}\n"
+        f"ld.param.u64 d1, [a]; ld.param.u64 d2, [b]; ld.param.u32 r60, [n]; ld.param.u32 r61, [m];\n{body}\nEXIT: ret; }}\n"
+    )
 
 
 def timed(body, start="d10", end="d11", store=0):
@@ -45,17 +48,25 @@ def chain(name, setup, link, used):
 
 
 def _kernels():
-    loads = "mov.b64 d4, d2;" + "".join("ld.volatile.global.b32 r10, [d4]; cvt.u64.u32 d5, r10; add.s64 d4, d4, d5; add.s64 d4, d4, 1048576;\n" for _ in range(CHAIN))
-    mads = "".join(f"mad.lo.u32 r{10 + i % 8}, r{10 + i % 8}, {2 * i + 12345}, r{10 + (i + 3) % 8};\n" for i in range(2048))
+    loads = "mov.b64 d4, d2;" + "".join(
+        "ld.volatile.global.b32 r10, [d4]; cvt.u64.u32 d5, r10; add.s64 d4, d4, d5; add.s64 d4, d4, 1048576;\n"
+        for _ in range(CHAIN)
+    )
+    mads = "".join(
+        f"mad.lo.u32 r{10 + i % 8}, r{10 + i % 8}, {2 * i + 12345}, r{10 + (i + 3) % 8};\n" for i in range(2048)
+    )
     page = "setp.ge.u32 p, r10, r60; @p bra DONE;"
-    copy = ("""
+    copy = (
+        """
 mov.u32 r1, %tid.x; mov.u32 r2, %ctaid.x; setp.ne.u32 p, r1, 0; @p bra EXIT;
 mov.u32 r7, smem; mov.u32 r10, 0;
 INIT: shl.b32 r11, r10, 3; add.u32 r12, r7, r11; mbarrier.init.shared.b64 [r12], 1;
 add.u32 r10, r10, 1; setp.lt.u32 p, r10, r60; @p bra INIT;
 fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;
 mov.u64 d10, %clock64; mov.u32 r10, 0;
-ISSUE: """ + page.replace("DONE", "ISSUED") + """
+ISSUE: """
+        + page.replace("DONE", "ISSUED")
+        + """
 shl.b32 r11, r10, 3; add.u32 r12, r7, r11; mad.lo.u32 r13, r10, 9216, r7; add.u32 r13, r13, 1024;
 mad.lo.u32 r14, r10, r61, r2; mul.wide.u32 d4, r14, 409600; add.s64 d4, d4, d2; add.s64 d5, d4, 204800; add.u32 r15, r13, 8192;
 mbarrier.arrive.expect_tx.shared.b64 _, [r12], 9216;
@@ -63,36 +74,81 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r13], [d4], 8
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r15], [d5], 1024, [r12];
 add.u32 r10, r10, 1; bra ISSUE;
 ISSUED: mov.u32 r10, 0; mad.lo.u32 r16, r2, 16, 0; mul.wide.u32 d6, r16, 8; add.s64 d6, d6, d1;
-WAIT: """ + page + """
+WAIT: """
+        + page
+        + """
 shl.b32 r11, r10, 3; add.u32 r12, r7, r11; mul.wide.u32 d7, r10, 8; add.s64 d7, d7, d6;
 TRY: mbarrier.try_wait.parity.shared.b64 p, [r12], 0; @!p bra TRY;
 mov.u64 d11, %clock64; sub.u64 d12, d11, d10; st.global.u64 [d7], d12; add.u32 r10, r10, 1; bra WAIT;
-DONE:""")
-    store = _TID + """mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0; mov.u32 r11, 0xFF800000;
-LOOP: """ + "".join(f"st.global.b32 [d4+{4 * j + 268435456 * h}], r11;\n" for j in range(4) for h in range(4)) + """
+DONE:"""
+    )
+    store = (
+        _TID
+        + """mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0; mov.u32 r11, 0xFF800000;
+LOOP: """
+        + "".join(f"st.global.b32 [d4+{4 * j + 268435456 * h}], r11;\n" for j in range(4) for h in range(4))
+        + """
 add.s64 d4, d4, d5; add.u32 r10, r10, 1; setp.lt.u32 p, r10, r60; @p bra LOOP;"""
-    write = _TID + """mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0;
+    )
+    write = (
+        _TID
+        + """mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0;
 LOOP: st.global.v4.b32 [d4], {r10, r10, r10, r10}; add.s64 d4, d4, d5; add.u32 r10, r10, 1; setp.lt.u32 p, r10, r60; @p bra LOOP;"""
-    read = _TID + "mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0; mov.u32 r50, 0;\nLOOP:" + "".join(
-        f"ld.global.v4.b32 {{r{12 + 4 * i}, r{13 + 4 * i}, r{14 + 4 * i}, r{15 + 4 * i}}}, [d4]; add.s64 d4, d4, d5;\n" for i in range(8)) + "".join(
-        f"xor.b32 r50, r50, r{12 + i};\n" for i in range(32)) + "add.u32 r10, r10, 8; setp.lt.u32 p, r10, r60; @p bra LOOP;\nsetp.ne.u32 p, r50, 77; @p bra EXIT; st.global.b32 [d1], r50;"
-    bars = "mov.u32 r1, %tid.x;" + "mov.u64 d10, %clock64;\n" + "bar.sync 1, 128;\n" * CHAIN + "mov.u64 d11, %clock64; sub.u64 d12, d11, d10; setp.ne.u32 p, r1, 0; @p bra EXIT; st.global.u64 [d1], d12;"
+    )
+    read = (
+        _TID
+        + "mul.wide.u32 d4, r5, 16; add.s64 d4, d4, d2; mul.wide.u32 d5, r6, 16; mov.u32 r10, 0; mov.u32 r50, 0;\nLOOP:"
+        + "".join(
+            f"ld.global.v4.b32 {{r{12 + 4 * i}, r{13 + 4 * i}, r{14 + 4 * i}, r{15 + 4 * i}}}, [d4]; add.s64 d4, d4, d5;\n"
+            for i in range(8)
+        )
+        + "".join(f"xor.b32 r50, r50, r{12 + i};\n" for i in range(32))
+        + "add.u32 r10, r10, 8; setp.lt.u32 p, r10, r60; @p bra LOOP;\nsetp.ne.u32 p, r50, 77; @p bra EXIT; st.global.b32 [d1], r50;"
+    )
+    bars = (
+        "mov.u32 r1, %tid.x;"
+        + "mov.u64 d10, %clock64;\n"
+        + "bar.sync 1, 128;\n" * CHAIN
+        + "mov.u64 d11, %clock64; sub.u64 d12, d11, d10; setp.ne.u32 p, r1, 0; @p bra EXIT; st.global.u64 [d1], d12;"
+    )
     zero = "mov.u32 r10, %tid.x; and.b32 r10, r10, 0; mov.u32 r11, r10; mov.u32 r12, r10; mov.u32 r13, r10; mov.b32 f0, r10; mov.b32 f1, r10; mov.b32 f2, r10; mov.b32 f3, r10;"
     operands = "{r10, r11, r12, r13}, {r10, r11}, "
     return {
         "empty": entry("empty", ""),
-        "stores": entry("stores", _TID + "and.b32 r7, r1, 31; setp.ne.u32 p, r7, 0; @p bra EXIT; mul.wide.u32 d4, r5, 128; add.s64 d4, d4, d2; st.global.b32 [d4], r1;"),
+        "stores": entry(
+            "stores",
+            _TID
+            + "and.b32 r7, r1, 31; setp.ne.u32 p, r7, 0; @p bra EXIT; mul.wide.u32 d4, r5, 128; add.s64 d4, d4, d2; st.global.b32 [d4], r1;",
+        ),
         "loads": entry("loads", timed(loads) + timed(loads, store=1) + "st.global.b64 [d1+64], d4;"),
         "copy": entry("copy", copy),
-        "code": entry("code", "mov.u32 r10, %tid.x;" + "".join(f"add.u32 r{10 + i}, r10, {i};" for i in range(1, 8)) + "mov.u32 r59, 0; LOOP: mov.u64 d10, %clock64;\n" + mads
-                      + "mov.u64 d11, %clock64; sub.u64 d12, d11, d10; mul.wide.u32 d7, r59, 8; add.s64 d7, d7, d1; st.global.u64 [d7], d12;\n"
-                      + "add.u32 r59, r59, 1; setp.lt.u32 p, r59, 2; @p bra LOOP;\n" + "".join(f"st.global.b32 [d1+{64 + 4 * i}], r{10 + i};" for i in range(8))),
+        "code": entry(
+            "code",
+            "mov.u32 r10, %tid.x;"
+            + "".join(f"add.u32 r{10 + i}, r10, {i};" for i in range(1, 8))
+            + "mov.u32 r59, 0; LOOP: mov.u64 d10, %clock64;\n"
+            + mads
+            + "mov.u64 d11, %clock64; sub.u64 d12, d11, d10; mul.wide.u32 d7, r59, 8; add.s64 d7, d7, d1; st.global.u64 [d7], d12;\n"
+            + "add.u32 r59, r59, 1; setp.lt.u32 p, r59, 2; @p bra LOOP;\n"
+            + "".join(f"st.global.b32 [d1+{64 + 4 * i}], r{10 + i};" for i in range(8)),
+        ),
         "lds": chain("lds", "mov.u32 r10, smem; st.shared.b32 [r10], r10;", "ld.shared.b32 r10, [r10];", "r10"),
         "shfl": chain("shfl", "mov.u32 r10, %tid.x;", "shfl.sync.bfly.b32 r10, r10, 1, 31, -1;", "r10"),
         "redux": chain("redux", "mov.u32 r10, %tid.x;", "redux.sync.max.s32 r10, r10, -1; xor.b32 r10, r10, 5;", "r10"),
-        "mma_f16": chain("mma_f16", zero, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {f0, f1, f2, f3}, " + operands + "{f0, f1, f2, f3};", "f0"),
-        "mma_s8": chain("mma_s8", zero + "mov.u32 r20, r10; mov.u32 r21, r10; mov.u32 r22, r10; mov.u32 r23, r10;",
-                        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {r20, r21, r22, r23}, " + operands + "{r20, r21, r22, r23};", "r20"),
+        "mma_f16": chain(
+            "mma_f16",
+            zero,
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {f0, f1, f2, f3}, " + operands + "{f0, f1, f2, f3};",
+            "f0",
+        ),
+        "mma_s8": chain(
+            "mma_s8",
+            zero + "mov.u32 r20, r10; mov.u32 r21, r10; mov.u32 r22, r10; mov.u32 r23, r10;",
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {r20, r21, r22, r23}, "
+            + operands
+            + "{r20, r21, r22, r23};",
+            "r20",
+        ),
         "barrier": entry("barrier", bars),
         "scattered": entry("scattered", store),
         "write": entry("write", write),
@@ -110,23 +166,45 @@ def wgmma(name, shape, result, operand, tail, between):
     letter = "r" if result == "s32" else "f"
     numbers = range(100, 164)
     accumulators = "{" + ", ".join(f"{letter}{i}" for i in numbers) + "}"
-    chain_of_four = "wgmma.fence.sync.aligned;\n" + "".join(
-        f"add.s64 d6, d4, {2 * k}; add.s64 d7, d5, {2 * k}; wgmma.mma_async.sync.aligned.{shape}.{result}.{operand}.{operand} {accumulators}, d6, d7, 1{tail};\n" for k in range(4)) + (
-        "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n" + "".join(f"mad.lo.u32 r17, r17, {2 * i + 12345}, r10;\n" for i in range(between)))
-    body = _TID + """
+    chain_of_four = (
+        "wgmma.fence.sync.aligned;\n"
+        + "".join(
+            f"add.s64 d6, d4, {2 * k}; add.s64 d7, d5, {2 * k}; wgmma.mma_async.sync.aligned.{shape}.{result}.{operand}.{operand} {accumulators}, d6, d7, 1{tail};\n"
+            for k in range(4)
+        )
+        + (
+            "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
+            + "".join(f"mad.lo.u32 r17, r17, {2 * i + 12345}, r10;\n" for i in range(between))
+        )
+    )
+    body = (
+        _TID
+        + """
 mov.u32 r7, smem; add.u32 r7, r7, 1023; and.b32 r7, r7, 0xFFFFFC00; mov.u32 r10, r1;
 FILL: mad.lo.u32 r11, r10, 0x9E3779B1, r60; xor.b32 r12, r11, r60; shr.u32 r13, r12, 15; xor.b32 r12, r12, r13; mul.lo.u32 r12, r12, r60; and.b32 r12, r12, 0xBF7FBF7F;
 shl.b32 r13, r10, 2; add.u32 r13, r13, r7; st.shared.b32 [r13], r12; add.u32 r10, r10, r3; setp.lt.u32 p, r10, 32768; @p bra FILL;
 fence.proxy.async.shared::cta; bar.sync 0;
 shr.u32 r14, r1, 7; shl.b32 r14, r14, 13; add.u32 r14, r14, r7; shr.u32 r14, r14, 4; cvt.u64.u32 d4, r14; or.b64 d4, d4, 0x4000004000010000;
 add.u32 r15, r7, 65536; shr.u32 r15, r15, 4; cvt.u64.u32 d5, r15; or.b64 d5, d5, 0x4000004000010000;
-""" + "".join(f"mov.b32 {letter}{i}, 0{'f00000000' if letter == 'f' else ''};" for i in numbers) + """
+"""
+        + "".join(f"mov.b32 {letter}{i}, 0{'f00000000' if letter == 'f' else ''};" for i in numbers)
+        + """
 mov.u32 r10, 0; mov.u32 r17, r1; mov.u64 d10, %clock64;
-LOOP: """ + chain_of_four + """add.u32 r10, r10, 1; setp.lt.u32 p, r10, r61; @p bra LOOP;
+LOOP: """
+        + chain_of_four
+        + """add.u32 r10, r10, 1; setp.lt.u32 p, r10, r61; @p bra LOOP;
 bar.sync 0; mov.u64 d11, %clock64; sub.u64 d12, d11, d10;
-""" + f"mov.b32 r20, {letter}100; xor.b32 r20, r20, r17; " + "".join(f"mov.b32 r21, {letter}{i}; xor.b32 r20, r20, r21;" for i in numbers) + """
+"""
+        + f"mov.b32 r20, {letter}100; xor.b32 r20, r20, r17; "
+        + "".join(f"mov.b32 r21, {letter}{i}; xor.b32 r20, r20, r21;" for i in numbers)
+        + """
 setp.eq.u32 p, r20, 12345; @p st.global.b32 [d1+2048], r20; or.b32 r16, r1, r2; setp.ne.u32 p, r16, 0; @p bra EXIT; st.global.u64 [d1], d12;"""
-    return entry(name, body).replace(".reg .b32 r<64>;", ".reg .b32 r<164>;").replace(".reg .f32 f<64>;", ".reg .f32 f<164>;")
+    )
+    return (
+        entry(name, body)
+        .replace(".reg .b32 r<64>;", ".reg .b32 r<164>;")
+        .replace(".reg .f32 f<64>;", ".reg .f32 f<164>;")
+    )
 
 
 class Driver:
@@ -153,7 +231,9 @@ class Driver:
         self.kernels = {}
         self.capability = self.attribute(device, 75), self.attribute(device, 76)
         if self.capability < (9, 0):
-            raise RuntimeError(f"probe: got {self.name} of compute capability {'.'.join(map(str, self.capability))}, expected 9.0 or newer (bulk copies, mbarriers)")
+            raise RuntimeError(
+                f"probe: got {self.name} of compute capability {'.'.join(map(str, self.capability))}, expected 9.0 or newer (bulk copies, mbarriers)"
+            )
         self.hopper = self.capability == (9, 0)
         texts = {kernel: _HEAD + text for kernel, text in _kernels().items()}
         if self.hopper:
@@ -176,7 +256,12 @@ class Driver:
         return value.value
 
     def launch(self, kernel, ctas, threads, n=0, m=0, shared=0, at=0):
-        args = ctypes.c_uint64(self.out.value), ctypes.c_uint64(self.data.value + at), ctypes.c_uint32(n), ctypes.c_uint32(m)
+        args = (
+            ctypes.c_uint64(self.out.value),
+            ctypes.c_uint64(self.data.value + at),
+            ctypes.c_uint32(n),
+            ctypes.c_uint32(m),
+        )
         params = (ctypes.c_void_p * 4)(*(ctypes.cast(ctypes.byref(x), ctypes.c_void_p) for x in args))
         self("cuLaunchKernel", self.kernels[kernel], ctas, 1, 1, threads, 1, 1, shared, self.stream, params, None)
 
@@ -219,7 +304,13 @@ def measure(result):
     """Fills `result`, probe by probe."""
     driver = Driver()
     sms = driver.sms
-    result |= {"card": driver.name, "sms": sms, "mhz": driver.clock_mhz, "capability": driver.capability, "launch_us": {}}
+    result |= {
+        "card": driver.name,
+        "sms": sms,
+        "mhz": driver.clock_mhz,
+        "capability": driver.capability,
+        "launch_us": {},
+    }
     for per_sm, threads, kb in ((1, 32, 0), (1, 256, 8), (2, 256, 8), (1, 512, 190), (1, 384, 200)):
         few, many = (driver.graph_us(n, "empty", per_sm * sms, threads, shared=kb * 1024) for n in (20, 60))
         result["launch_us"][f"{per_sm}x{threads}+{kb}"] = (many - few) / 40
@@ -256,7 +347,7 @@ def measure(result):
     threads = sms * 512
     turns = (1 << 28) // (threads * 16)
     us = driver.graph_us(1, "scattered", sms, 512, turns)
-    result["scattered_sectors_us"] = threads * turns * 16 / 2 / us          # a sector holds the store of two threads
+    result["scattered_sectors_us"] = threads * turns * 16 / 2 / us  # a sector holds the store of two threads
     turns = BIG // (sms * 1024 * 16 * 2) // 8 * 8
     moved = turns * sms * 2 * 1024 * 16 / 1e3
     for kernel in ("write", "read"):
@@ -269,7 +360,9 @@ def measure(result):
                 for _ in range(3):
                     driver.launch(kernel, sms, 128 * groups, seed, TURNS, shared=132 * 1024)
                     clocks.append(driver.clocks(1)[0])
-                result[kernel][f"{groups}, {'any' if seed else 'zeros'}"] = statistics.median(clocks) / TURNS / (1 if kernel == "wgmma_turns" else 4 * groups)
+                result[kernel][f"{groups}, {'any' if seed else 'zeros'}"] = (
+                    statistics.median(clocks) / TURNS / (1 if kernel == "wgmma_turns" else 4 * groups)
+                )
 
 
 def main():
@@ -279,7 +372,7 @@ def main():
     result = {}
     try:
         measure(result)
-    finally:                            # what was measured before a driver's error is kept
+    finally:  # what was measured before a driver's error is kept
         folder = result.get("card", "unknown").lower().replace("nvidia", "").strip().replace(" ", "-")
         out = args.out or pathlib.Path(__file__).parent / "results" / folder / "probe.json"
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ Batches     ragged (a module): checks of a batch's metadata, and its parts for s
 Errors      UnsupportedError is raised where a GPU has no kernel
 Export      export_disabled_checks, register
 """
+
 from . import ragged, reference
 from .errors import UnsupportedError
 from .ops.batched_gemv import nvfp4_batched_gemv as nvfp4_batched_gemv
@@ -18,7 +19,18 @@ from .specs import OPS as _OPS
 from .version import __version__ as __version__
 
 __all__ = [
-    "UnsupportedError", "dequantize", "export_disabled_checks", "fp4_indexer_reorder_scales_for_mma", "from_blocked", "pack_e2m1",
-    "quantize_mxfp4", "quantize_nvfp4", "ragged", "reference", "register", "to_blocked", "unpack_e2m1",
+    "UnsupportedError",
+    "dequantize",
+    "export_disabled_checks",
+    "fp4_indexer_reorder_scales_for_mma",
+    "from_blocked",
+    "pack_e2m1",
+    "quantize_mxfp4",
+    "quantize_nvfp4",
+    "ragged",
+    "reference",
+    "register",
+    "to_blocked",
+    "unpack_e2m1",
     *(spec.api for spec in _OPS.values()),
 ]

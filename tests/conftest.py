@@ -1,4 +1,5 @@
 """Eight fake CPU devices for the sharding tests, the platform tests run on, and the marker of tests that need a GPU."""
+
 import os
 import sys
 from pathlib import Path
@@ -13,19 +14,27 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 def pytest_configure(config):
     config.pluginmanager.register(tiers.Tiers())
-    config.addinivalue_line("markers", "nightly: slow and rarely fails; left out unless -m says otherwise (make test-all)")
+    config.addinivalue_line(
+        "markers", "nightly: slow and rarely fails; left out unless -m says otherwise (make test-all)"
+    )
     config.addinivalue_line("markers", "xdist_group(name): tests of one group run in one process (pytest-xdist)")
-    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU. Left out unless asked for with -m gpu; then no GPU is an error if JFI_REQUIRE_GPU=1, else a skip")
-    if "not gpu" in config.option.markexpr:         # the default: where there is a GPU, these tests still compare bits of the definition on CPU
+    config.addinivalue_line(
+        "markers",
+        "gpu: needs an NVIDIA GPU. Left out unless asked for with -m gpu; then no GPU is an error if JFI_REQUIRE_GPU=1, else a skip",
+    )
+    if (
+        "not gpu" in config.option.markexpr
+    ):  # the default: where there is a GPU, these tests still compare bits of the definition on CPU
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-@pytest.hookimpl(trylast=True)              # after -m: what is left is what will run
+@pytest.hookimpl(trylast=True)  # after -m: what is left is what will run
 def pytest_collection_modifyitems(items):
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_items:
         return
     import jax
+
     if jax.default_backend() == "gpu":
         return
     why = f"JAX runs on {jax.default_backend()!r} here, but {len(gpu_items)} chosen tests need a CUDA GPU (install the cuda12 or cuda13 extra)"

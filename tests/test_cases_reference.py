@@ -3,6 +3,7 @@
 Rows are padded to a few static shapes, as serving code pads them, so that a handful of programs serves all of them.
 Rows about shapes and metadata keep the shapes they state.
 """
+
 import dataclasses
 import fractions
 
@@ -14,8 +15,16 @@ from support import cases, check, inputs, oracle
 
 SMALL = cases.table("small")
 AS_STATED = ("k_len_0", "all_empty", "empty_", "q_len_0", "no_queries", "batch_0", "max_seqlen", "lie_", "padded_")
-SHAPES = ((300, 24, 64, 64, 16), (300, 260, 260, 260, 16))       # tokens, sequences, pages, list entries, K tiles
-TILED = ("scale_padding", "scale_order", "ragged", "grid", "padded_", "all_empty_no", "ratio")       # rows that run in the tiled scale layout here
+SHAPES = ((300, 24, 64, 64, 16), (300, 260, 260, 260, 16))  # tokens, sequences, pages, list entries, K tiles
+TILED = (
+    "scale_padding",
+    "scale_order",
+    "ragged",
+    "grid",
+    "padded_",
+    "all_empty_no",
+    "ratio",
+)  # rows that run in the tiled scale layout here
 
 
 def scores(inp, layout):
@@ -29,7 +38,7 @@ def in_shared_shapes(case, inp):
     fits = [s for s in SHAPES if all(n <= size for n, size in zip(need, s))]
     if case.name.startswith(AS_STATED) or not fits:
         return inp
-    return inputs.padded(inp, *fits[0], max_seqlen_q=fits[0][0])        # an upper bound: it is part of the program's key
+    return inputs.padded(inp, *fits[0], max_seqlen_q=fits[0][0])  # an upper bound: it is part of the program's key
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.name)
@@ -95,29 +104,47 @@ def test_oracle_against_fractions(fmt):
 
 
 def test_single_slots_equal_the_whole():
-    inp = inputs.batch("nvfp4", [3, 0, 40], [300, 129, 257], Hq=6, Hkv=3, seed=5, pad_tokens=4, q_global=np.float32(0.5))
+    inp = inputs.batch(
+        "nvfp4", [3, 0, 40], [300, 129, 257], Hq=6, Hkv=3, seed=5, pad_tokens=4, q_global=np.float32(0.5)
+    )
     inp.kv_indices[1] = -1
     whole = oracle.evaluate(inp)
     slots = [x.ravel() for x in np.indices(whole.scores.shape)]
     one = oracle.at(inp, *slots)
     np.testing.assert_allclose(one.scores, whole.scores.ravel(), rtol=1e-12)
-    np.testing.assert_allclose(one.bound[np.isfinite(one.scores)], whole.bound.ravel()[np.isfinite(one.scores)], rtol=1e-12)
+    np.testing.assert_allclose(
+        one.bound[np.isfinite(one.scores)], whole.bound.ravel()[np.isfinite(one.scores)], rtol=1e-12
+    )
     seen = oracle.visible_keys(inp)
     np.testing.assert_array_equal(np.isneginf(whole.scores), np.broadcast_to(seen == 0, whole.scores.shape))
 
 
 class TestBars:
     """Each bar must be able to fail."""
-    truth = oracle.Oracle(np.array([[[1.0, -np.inf, np.nan, 2.0**130, 2.0**-130]]]), np.array([[[10.0, 0, 10, 2.0**130, 2.0**-130]]]))
+
+    truth = oracle.Oracle(
+        np.array([[[1.0, -np.inf, np.nan, 2.0**130, 2.0**-130]]]), np.array([[[10.0, 0, 10, 2.0**130, 2.0**-130]]])
+    )
     right = np.array([[[1.0, -np.inf, np.nan, np.inf, 0.0]]], np.float32)
 
     def test_right(self):
         r = check.compare(self.right, self.truth, exact=True)
         assert r.ok and (r.minus_inf, r.nan, r.inf, r.equal, r.flushed) == (1, 1, 1, 1, 1)
 
-    @pytest.mark.parametrize("slot, value, exact, word", [
-        (0, np.float32(1.0000001), True, "bits differ"), (0, np.float32(1.0001), False, "error above"), (0, -np.inf, False, "-inf set"), (0, np.nan, False, "NaN set"),
-        (1, -3e38, False, "-inf set"), (1, np.nan, False, "NaN set"), (2, 0, False, "NaN set"), (3, 3.4e38, False, "+inf set"), (4, 1e-30, True, "bits differ")])
+    @pytest.mark.parametrize(
+        "slot, value, exact, word",
+        [
+            (0, np.float32(1.0000001), True, "bits differ"),
+            (0, np.float32(1.0001), False, "error above"),
+            (0, -np.inf, False, "-inf set"),
+            (0, np.nan, False, "NaN set"),
+            (1, -3e38, False, "-inf set"),
+            (1, np.nan, False, "NaN set"),
+            (2, 0, False, "NaN set"),
+            (3, 3.4e38, False, "+inf set"),
+            (4, 1e-30, True, "bits differ"),
+        ],
+    )
     def test_wrong(self, slot, value, exact, word):
         out = self.right.copy()
         out[0, 0, slot] = value
@@ -137,9 +164,11 @@ def test_scramble_touches_only_what_does_not_count():
     other = inputs.scramble(inp, 1)
     tokens, keys, entries = inputs.counted(inp)
     assert not tokens.all() and not keys.all() and not entries.all()
-    assert (other.q != inp.q).any() and (other.k_scale != inp.k_scale).any() and (other.kv_indices != inp.kv_indices).any()
+    assert (
+        (other.q != inp.q).any() and (other.k_scale != inp.k_scale).any() and (other.kv_indices != inp.kv_indices).any()
+    )
     np.testing.assert_array_equal(other.q[tokens], inp.q[tokens])
     np.testing.assert_array_equal(other.k.transpose(0, 2, 1, 3)[keys], inp.k.transpose(0, 2, 1, 3)[keys])
     np.testing.assert_array_equal(oracle.evaluate(other).scores, oracle.evaluate(inp).scores)
-    changed = dataclasses.replace(inp, q=inp.q ^ 0x11)          # the oracle does see what counts
+    changed = dataclasses.replace(inp, q=inp.q ^ 0x11)  # the oracle does see what counts
     assert (oracle.evaluate(changed).scores != oracle.evaluate(inp).scores).any()

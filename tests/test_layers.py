@@ -1,4 +1,5 @@
 """Imports follow the layers of docs/architecture.md, and the package needs neither the kernel compiler nor a driver."""
+
 import ast
 import pathlib
 import subprocess
@@ -30,7 +31,7 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            lead = package[:len(package) - node.level + 1] if node.level else []
+            lead = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*lead, *([node.module] if node.module else [])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
@@ -49,7 +50,12 @@ def test_imports_point_down(layer, path):
 
 
 # Of kernels/: what a shared folder may import of the others. An op's folder may import all of them, and no other op's.
-SHARED_KERNELS = {"device": set(), "operands": {"device"}, "addressing": {"device"}, "epilogues": {"device", "addressing"}}
+SHARED_KERNELS = {
+    "device": set(),
+    "operands": {"device"},
+    "addressing": {"device"},
+    "epilogues": {"device", "addressing"},
+}
 
 
 def test_shared_kernel_folders_import_downwards_and_no_op_imports_another():
@@ -58,7 +64,9 @@ def test_shared_kernel_folders_import_downwards_and_no_op_imports_another():
         for name in imports(path):
             parts = name.split(".")
             if parts[:2] == ["jax_fp4_indexer", "kernels"] and (PACKAGE / "kernels" / parts[2]).is_dir():
-                assert parts[2] == folder or parts[2] in SHARED_KERNELS.get(folder, SHARED_KERNELS), f"{path.name} imports {name}"
+                assert parts[2] == folder or parts[2] in SHARED_KERNELS.get(folder, SHARED_KERNELS), (
+                    f"{path.name} imports {name}"
+                )
 
 
 def test_every_layer_has_files_and_every_folder_is_a_layer():

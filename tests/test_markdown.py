@@ -1,4 +1,5 @@
 """The Markdown pages of the tree: links lead somewhere, every page is listed, examples print what they show, the language is plain."""
+
 import contextlib
 import importlib.util
 import io
@@ -9,7 +10,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOT_OURS = {"build", "dist", "out"}
-PAGES = sorted(path for path in ROOT.rglob("*.md") if not any(part.startswith(".") or part in NOT_OURS for part in path.relative_to(ROOT).parts))
+PAGES = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part in NOT_OURS for part in path.relative_to(ROOT).parts)
+)
 DOCS = ROOT / "docs"
 
 
@@ -63,7 +68,9 @@ def test_the_index_lists_every_page():
 def examples():
     for page in PAGES:
         if page.is_relative_to(DOCS):
-            for number, (code, printed) in enumerate(re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page.read_text(), re.S | re.M)):
+            for number, (code, printed) in enumerate(
+                re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page.read_text(), re.S | re.M)
+            ):
                 yield pytest.param(code, printed, id=f"{name_of(page)}-{number}")
 
 
@@ -81,8 +88,17 @@ COLUMNS = 120
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_lines_fit_a_screen(page):
     """Tables, code and lines that a program writes may be longer."""
-    text = re.sub(r"^```.*?^```$|^<!-- made by.*?: begin -->.*?: end -->$", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.S | re.M)
-    long = [number for number, line in enumerate(text.splitlines(), 1) if len(line) > COLUMNS and not line.startswith("    ") and not line.lstrip().startswith("|")]
+    text = re.sub(
+        r"^```.*?^```$|^<!-- made by.*?: begin -->.*?: end -->$",
+        lambda block: "\n" * block[0].count("\n"),
+        page.read_text(),
+        flags=re.S | re.M,
+    )
+    long = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > COLUMNS and not line.startswith("    ") and not line.lstrip().startswith("|")
+    ]
     assert not long, f"{name_of(page)}: lines {long} have more than {COLUMNS} columns"
 
 
@@ -98,11 +114,20 @@ def test_pages_and_messages_are_in_plain_english(plain_english):
     assert not plain_english.everything()
 
 
-@pytest.mark.parametrize("text, words", [
-    ("fine\ncu_q: got a sum that falls", [(2, "sum that falls")]), ("expected a sum that never falls", [(1, "sum that never falls")]), ("a falling cu_seqlens_k", [(1, "falling cu_")]),
-    ("page ids are asked for early", [(1, "asked for")]), ("variants by turns", [(1, "by turns")]), ("bytes that do not count", [(1, "that do not count")]),
-    ("a page that does not exist", [(1, "page that does not exist")]), ("widened keys", [(1, "widened")]), ("the prefix sum decreases; it falls to the caller to ask", []),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("fine\ncu_q: got a sum that falls", [(2, "sum that falls")]),
+        ("expected a sum that never falls", [(1, "sum that never falls")]),
+        ("a falling cu_seqlens_k", [(1, "falling cu_")]),
+        ("page ids are asked for early", [(1, "asked for")]),
+        ("variants by turns", [(1, "by turns")]),
+        ("bytes that do not count", [(1, "that do not count")]),
+        ("a page that does not exist", [(1, "page that does not exist")]),
+        ("widened keys", [(1, "widened")]),
+        ("the prefix sum decreases; it falls to the caller to ask", []),
+    ],
+)
 def test_what_is_no_plain_english(plain_english, text, words):
     assert [(number, found) for number, found, _ in plain_english.findings(text)] == words
 

@@ -11,6 +11,7 @@ Kernels that only AFTER has are listed; they are no difference. `compare` exits 
 
 Keep the file of digests outside the tree: it describes a build, not the sources.
 """
+
 import argparse
 import hashlib
 import json
@@ -31,11 +32,18 @@ def facts_of(entry: dict, cubin: bytes) -> dict:
     constants = hashlib.sha256()
     for name, _, data in inspect._sections(cubin):
         bank = re.match(r"\.nv\.constant(\d+)", name)
-        if bank and bank[1] != "0":                     # bank 0 holds the parameters
+        if bank and bank[1] != "0":  # bank 0 holds the parameters
             constants.update(bank[1].encode() + b"\0" + data)
-    return {"text": hashlib.sha256(inspect.text_of(cubin)).hexdigest(), "constants": constants.hexdigest(), "instructions": found.instructions,
-            "registers": found.registers, "spill_bytes": found.stack_bytes, "static_shared_bytes": found.static_shared_bytes,
-            "param_bytes": list(found.param_bytes), **{key: entry[key] for key in LAUNCH_FACTS}}
+    return {
+        "text": hashlib.sha256(inspect.text_of(cubin)).hexdigest(),
+        "constants": constants.hexdigest(),
+        "instructions": found.instructions,
+        "registers": found.registers,
+        "spill_bytes": found.stack_bytes,
+        "static_shared_bytes": found.static_shared_bytes,
+        "param_bytes": list(found.param_bytes),
+        **{key: entry[key] for key in LAUNCH_FACTS},
+    }
 
 
 def read(path: pathlib.Path) -> dict[str, dict]:
@@ -43,7 +51,10 @@ def read(path: pathlib.Path) -> dict[str, dict]:
     if not path.is_dir():
         return json.loads(path.read_text())["kernels"]
     manifest = json.loads((path / "manifest.json").read_text())
-    return {f"{entry['arch']} {entry['name']}": facts_of(entry, (path / entry["cubin"]).read_bytes()) for entry in manifest["kernels"]}
+    return {
+        f"{entry['arch']} {entry['name']}": facts_of(entry, (path / entry["cubin"]).read_bytes())
+        for entry in manifest["kernels"]
+    }
 
 
 def write(folder: pathlib.Path, file: pathlib.Path) -> int:
@@ -53,7 +64,9 @@ def write(folder: pathlib.Path, file: pathlib.Path) -> int:
     return len(kernels)
 
 
-def differences(before: dict[str, dict], after: dict[str, dict], renamed: dict[str, str] = {}, subset: bool = False) -> list[str]:
+def differences(
+    before: dict[str, dict], after: dict[str, dict], renamed: dict[str, str] = {}, subset: bool = False
+) -> list[str]:
     """One sentence for every kernel of `before` that `after` lacks (unless `subset`) or holds otherwise. renamed: {old name: new name}."""
     found = []
     for key, old in sorted(before.items()):

@@ -5,6 +5,7 @@
 Such texts are the Markdown pages, the docstrings of public functions, and the string literals of the package (kernels left out) and of the FFI library.
 The patterns are wrong wherever they stand; there is no list of exceptions.
 """
+
 import ast
 import pathlib
 import re
@@ -36,7 +37,9 @@ def markdown():
     """(path, text) of every page, code blocks and inline code blanked."""
     for path in sorted(ROOT.rglob("*.md")):
         if not any(part.startswith(".") or part in NOT_OURS for part in path.relative_to(ROOT).parts):
-            text = re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.S | re.M)
+            text = re.sub(
+                r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.S | re.M
+            )
             yield path, re.sub(r"`[^`\n]*`", "", text)
 
 
@@ -46,11 +49,23 @@ def strings():
         if "kernels" in path.relative_to(ROOT).parts:
             continue
         tree = ast.parse(path.read_text())
-        documented = [node for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False)]
+        documented = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False)
+        ]
         docstrings = {id(node.body[0].value) for node in documented}
-        public = {id(node.body[0].value) for node in documented if path.parent.name == "ops" and not getattr(node, "name", "").startswith("_")}
+        public = {
+            id(node.body[0].value)
+            for node in documented
+            if path.parent.name == "ops" and not getattr(node, "name", "").startswith("_")
+        }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) not in docstrings or id(node) in public):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and (id(node) not in docstrings or id(node) in public)
+            ):
                 yield path, node.lineno, node.value
     for path in sorted((ROOT / "ffi").glob("*.cc")) + sorted((ROOT / "ffi" / "handlers").glob("*.cc")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -61,8 +76,13 @@ def strings():
 def everything():
     """One line for each finding."""
     texts = [(path, 1, text) for path, text in markdown()] + list(strings())
-    return list(dict.fromkeys(f"{path.relative_to(ROOT)}:{first + number - 1}: {words!r}: say {say}"
-                              for path, first, text in texts for number, words, say in findings(text)))
+    return list(
+        dict.fromkeys(
+            f"{path.relative_to(ROOT)}:{first + number - 1}: {words!r}: say {say}"
+            for path, first, text in texts
+            for number, words, say in findings(text)
+        )
+    )
 
 
 def main():

@@ -6,6 +6,7 @@ are `l * num_pages` higher: nothing is sliced, and a donated cache is updated in
 A sequence's pages are a row of a fixed-width table [B, max_pages]. The op takes the flattened table with page offsets b * max_pages; how many pages
 count follows from the length, so lengths grow on the device and no page list is rebuilt between steps.
 """
+
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 
 import jax_fp4_indexer as jfi
 
-PAGE = 128                      # keys of a page, and of a score block
+PAGE = 128  # keys of a page, and of a score block
 HEAD_DIM = 128
 QUANTIZE = {"nvfp4": jfi.quantize_nvfp4, "mxfp4": jfi.quantize_mxfp4}
 GROUP_SIZE = {"nvfp4": 16, "mxfp4": 32}
@@ -22,6 +23,7 @@ GROUP_SIZE = {"nvfp4": 16, "mxfp4": 32}
 
 class Cache(NamedTuple):
     """k, v: [L * num_pages, Hkv, 128, 128]; index_codes: uint8 [L * num_pages, 1, 128, 64]; index_scales: uint8 [L * num_pages, 1, 128, G]."""
+
     k: jax.Array
     v: jax.Array
     index_codes: jax.Array
@@ -30,14 +32,15 @@ class Cache(NamedTuple):
 
 class Batch(NamedTuple):
     """Where the tokens of one step belong. T is a capacity: tokens past sum(q_lens) are padding, with last_key -1 and a slot outside the pool."""
-    cu_q: jax.Array             # int32 [B+1]
-    cu_k: jax.Array             # int32 [B+1], keys after the step
-    cu_pages: jax.Array         # int32 [B+1], a fixed stride
-    table: jax.Array            # int32 [B, max_pages]
-    sequence: jax.Array         # int32 [T]
-    position: jax.Array         # int32 [T], in the sequence
-    last_key: jax.Array         # int32 [T], the last key a token sees: itself
-    slot: jax.Array             # int32 [T], page * 128 + row of layer 0
+
+    cu_q: jax.Array  # int32 [B+1]
+    cu_k: jax.Array  # int32 [B+1], keys after the step
+    cu_pages: jax.Array  # int32 [B+1], a fixed stride
+    table: jax.Array  # int32 [B, max_pages]
+    sequence: jax.Array  # int32 [T]
+    position: jax.Array  # int32 [T], in the sequence
+    last_key: jax.Array  # int32 [T], the last key a token sees: itself
+    slot: jax.Array  # int32 [T], page * 128 + row of layer 0
 
 
 def page_table(batch, max_len, seed=0):
@@ -49,8 +52,12 @@ def page_table(batch, max_len, seed=0):
 def empty_cache(config, num_pages, dtype):
     rows, groups = config.layers * num_pages, HEAD_DIM // GROUP_SIZE[config.fp4_format]
     pool = lambda heads, width, dtype: jnp.zeros((rows, heads, PAGE, width), dtype)
-    return Cache(pool(config.heads_kv, HEAD_DIM, dtype), pool(config.heads_kv, HEAD_DIM, dtype),
-                 pool(1, HEAD_DIM // 2, jnp.uint8), pool(1, groups, jnp.uint8))
+    return Cache(
+        pool(config.heads_kv, HEAD_DIM, dtype),
+        pool(config.heads_kv, HEAD_DIM, dtype),
+        pool(1, HEAD_DIM // 2, jnp.uint8),
+        pool(1, groups, jnp.uint8),
+    )
 
 
 def place(table, q_lens, past, capacity):
@@ -73,7 +80,12 @@ def append(cache, batch, first_page, k, v, index_k, fp4_format):
     codes, scales = QUANTIZE[fp4_format](index_k)
     page, row = batch.slot // PAGE + first_page, batch.slot % PAGE
     put = lambda pool, x: pool.at[page, :, row].set(x, mode="drop", unique_indices=True)
-    return Cache(put(cache.k, k), put(cache.v, v), put(cache.index_codes, codes), put(cache.index_scales, jax.lax.bitcast_convert_type(scales, jnp.uint8)))
+    return Cache(
+        put(cache.k, k),
+        put(cache.v, v),
+        put(cache.index_codes, codes),
+        put(cache.index_scales, jax.lax.bitcast_convert_type(scales, jnp.uint8)),
+    )
 
 
 def index_bytes(cache):

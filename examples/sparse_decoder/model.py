@@ -7,6 +7,7 @@ softmax attention over those blocks. mode="dense" reads every key instead; it wr
 `make_step` gives one jitted function over a mesh axis "heads": KV heads with their query and index heads are split, so are the columns of the MLP; the index
 key head and its cache, small as they are, are on every device. The same function is the prefill step (T a chunk of every prompt) and the decode step (T = B).
 """
+
 import dataclasses
 import functools
 
@@ -19,10 +20,10 @@ from jax.sharding import PartitionSpec as P
 from .attention import block_mass, block_scores, choose_blocks, dense_attention, sparse_attention
 from .cache import HEAD_DIM, Cache, append, place
 
-ROTARY_DIM = 64                 # of the 128 of a head, as in MiniMax-M2; the rest carry no position
+ROTARY_DIM = 64  # of the 128 of a head, as in MiniMax-M2; the rest carry no position
 ROTARY_BASE = 10000.0
 EPSILON = 1e-6
-MASS_THAT_COUNTS = 0.01         # a block with this share of a head's dense attention should be among the chosen
+MASS_THAT_COUNTS = 0.01  # a block with this share of a head's dense attention should be among the chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +34,24 @@ class Config:
     heads_kv: int = 2
     d_ff: int = 1024
     vocab: int = 4096
-    top_k: int = 16             # blocks of 128 keys; the first and the last visible one among them
+    top_k: int = 16  # blocks of 128 keys; the first and the last visible one among them
     fp4_format: str = "nvfp4"
     dtype: str = "float32"
 
 
 # Parameters: a dict of arrays, layers stacked on axis 0, each with the axis that is split over "heads".
 SPECS = {
-    "embed": P(), "unembed": P(),
-    "wq": P(None, None, "heads"), "wk": P(None, None, "heads"), "wv": P(None, None, "heads"), "wo": P(None, "heads"),      # [L, d, H, 128], wo [L, H, 128, d]
-    "w_index_q": P(None, None, "heads"), "w_index_k": P(),                                                                 # [L, d, Hkv, 128], [L, d, 1, 128]
-    "w_gate": P(None, None, "heads"), "w_up": P(None, None, "heads"), "w_down": P(None, "heads"),                          # [L, d, f], [L, f, d]
+    "embed": P(),
+    "unembed": P(),
+    "wq": P(None, None, "heads"),
+    "wk": P(None, None, "heads"),
+    "wv": P(None, None, "heads"),
+    "wo": P(None, "heads"),  # [L, d, H, 128], wo [L, H, 128, d]
+    "w_index_q": P(None, None, "heads"),
+    "w_index_k": P(),  # [L, d, Hkv, 128], [L, d, 1, 128]
+    "w_gate": P(None, None, "heads"),
+    "w_up": P(None, None, "heads"),
+    "w_down": P(None, "heads"),  # [L, d, f], [L, f, d]
 }
 CACHE_SPEC = Cache(k=P(None, "heads"), v=P(None, "heads"), index_codes=P(), index_scales=P())
 
@@ -64,12 +72,18 @@ def rotary(x, position):
 
 def _heads(y, w):
     """[T, d] x [d, H, 128] -> [T, H, 128]."""
-    return jnp.dot(y, w.reshape(w.shape[0], -1), preferred_element_type=jnp.float32).astype(y.dtype).reshape(y.shape[0], -1, HEAD_DIM)
+    return (
+        jnp.dot(y, w.reshape(w.shape[0], -1), preferred_element_type=jnp.float32)
+        .astype(y.dtype)
+        .reshape(y.shape[0], -1, HEAD_DIM)
+    )
 
 
 def _attention(config, w, x, cache, batch, first_page, max_q, mode, probe):
     y = rms_norm(x)
-    q, k, index_q, index_k = (rotary(_heads(y, w[name]), batch.position) for name in ("wq", "wk", "w_index_q", "w_index_k"))
+    q, k, index_q, index_k = (
+        rotary(_heads(y, w[name]), batch.position) for name in ("wq", "wk", "w_index_q", "w_index_k")
+    )
     cache = append(cache, batch, first_page, k, _heads(y, w["wv"]), index_k, config.fp4_format)
     seen = None
     if mode == "sparse" or probe:
@@ -88,7 +102,7 @@ def _attention(config, w, x, cache, batch, first_page, max_q, mode, probe):
 def _coverage(mass, chosen):
     """How much of dense attention the chosen blocks hold, each [B, Hkv]: (share of the mass; of the mass in the best blocks of the same number, were it known;
     blocks that count and are chosen; blocks that count). Shares are means over the query heads of a KV head, which share their blocks."""
-    is_chosen = (chosen[..., None] == jnp.arange(mass.shape[-1])).any(2)[:, :, None]            # [B, Hkv, 1, blocks]
+    is_chosen = (chosen[..., None] == jnp.arange(mass.shape[-1])).any(2)[:, :, None]  # [B, Hkv, 1, blocks]
     best = lax.top_k(mass.mean(2), chosen.shape[-1])[0].sum(-1)
     counts = mass >= MASS_THAT_COUNTS
     return (mass * is_chosen).sum(-1).mean(-1), best, (counts & is_chosen).sum((-2, -1)), counts.sum((-2, -1))
@@ -125,12 +139,18 @@ def make_step(config, mesh, *, max_q, mode, probe=False):
 
     max_q: the most tokens a sequence gets in a step. mode: "sparse" or "dense". probe: also compare the choice with dense attention (max_q = 1 only)."""
     if probe and max_q != 1:
-        raise ValueError(f"make_step: probe: got max_q = {max_q}, expected 1. Dense weights of every key are kept for one token a sequence.")
+        raise ValueError(
+            f"make_step: probe: got max_q = {max_q}, expected 1. Dense weights of every key are kept for one token a sequence."
+        )
     seen = P(None, None, "heads") if probe else P()
     step = functools.partial(forward, config, max_q=max_q, mode=mode, probe=probe)
-    sharded = jax.shard_map(step, mesh=mesh, in_specs=(SPECS, CACHE_SPEC, P(), P(), P(), P()), out_specs=(P(), CACHE_SPEC, seen))
+    sharded = jax.shard_map(
+        step, mesh=mesh, in_specs=(SPECS, CACHE_SPEC, P(), P(), P(), P()), out_specs=(P(), CACHE_SPEC, seen)
+    )
     return jax.jit(sharded, donate_argnums=1)
 
 
 def shard(mesh, tree, specs):
-    return jax.tree.map(lambda spec, x: jax.device_put(x, NamedSharding(mesh, spec)), specs, tree, is_leaf=lambda x: isinstance(x, P))
+    return jax.tree.map(
+        lambda spec, x: jax.device_put(x, NamedSharding(mesh, spec)), specs, tree, is_leaf=lambda x: isinstance(x, P)
+    )

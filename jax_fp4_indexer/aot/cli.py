@@ -1,4 +1,5 @@
 """`python -m jax_fp4_indexer.aot {build,list,verify,explain,sass}`."""
+
 import importlib
 import pathlib
 import re
@@ -12,9 +13,17 @@ from ..configs.arch import ARCHS
 from . import compile as compiler
 from . import inspect, manifest
 
-_folder = click.option("--out", "folder", type=click.Path(file_okay=False, path_type=pathlib.Path), default=manifest.DEFAULT_FOLDER,
-                       show_default="cubins/ of the package", help="Folder with the cubins and manifest.json.")
-_table = click.option("--table", default="jax_fp4_indexer.aot.variants", show_default=True, help="Module with KERNELS and VARIANTS.")
+_folder = click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=pathlib.Path),
+    default=manifest.DEFAULT_FOLDER,
+    show_default="cubins/ of the package",
+    help="Folder with the cubins and manifest.json.",
+)
+_table = click.option(
+    "--table", default="jax_fp4_indexer.aot.variants", show_default=True, help="Module with KERNELS and VARIANTS."
+)
 
 
 def _split(ctx, param, value):
@@ -34,7 +43,9 @@ def _load(table):
         module = importlib.import_module(table)
         return module.KERNELS, module.VARIANTS
     except (ImportError, AttributeError) as e:
-        raise click.ClickException(f"--table: got {table}, expected a module with KERNELS and VARIANTS ({e}). Leave it out for the kernels of this package.") from None
+        raise click.ClickException(
+            f"--table: got {table}, expected a module with KERNELS and VARIANTS ({e}). Leave it out for the kernels of this package."
+        ) from None
 
 
 def _read(folder):
@@ -52,29 +63,44 @@ def main():
 @main.command()
 @_folder
 @_table
-@click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these (comma-separated, repeatable). Default: all.")
-@click.option("--only", multiple=True, callback=_split, help="Only kernels whose source expression holds this, e.g. decode or format='nvfp4'.")
+@click.option(
+    "--arch", "archs", multiple=True, callback=_archs, help="Only these (comma-separated, repeatable). Default: all."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    callback=_split,
+    help="Only kernels whose source expression holds this, e.g. decode or format='nvfp4'.",
+)
 @click.option("--quiet", is_flag=True, help="One line at the end.")
 def build(folder, table, archs, only, quiet):
     """Compile what is not up to date; write cubins and manifest.json."""
     kernels, variants = _load(table)
     if only and not any(part in kernel.source for kernel in kernels for part in only):
-        raise click.UsageError(f"--only: got {', '.join(only)}, expected a part of a kernel's source expression, e.g. of {kernels[0].source}")
-    try:                # before the work, not after it
+        raise click.UsageError(
+            f"--only: got {', '.join(only)}, expected a part of a kernel's source expression, e.g. of {kernels[0].source}"
+        )
+    try:  # before the work, not after it
         manifest.write_atomically(folder / ".writable", b"")
         (folder / ".writable").unlink()
     except OSError as e:
-        raise click.UsageError(f"--out: got {folder}, expected a folder that can be made and written ({e.strerror}). Name another one.") from None
+        raise click.UsageError(
+            f"--out: got {folder}, expected a folder that can be made and written ({e.strerror}). Name another one."
+        ) from None
     try:
-        result = compiler.build(folder, kernels, variants, archs=archs, only=only, log=(lambda line: None) if quiet else click.echo)
+        result = compiler.build(
+            folder, kernels, variants, archs=archs, only=only, log=(lambda line: None) if quiet else click.echo
+        )
     except compiler.BuildError as e:
         for problem in e.problems:
             click.echo(problem, err=True)
         raise click.ClickException(f"{len(e.problems)} problems; the manifest holds the kernels that passed") from None
     for sentence in result.unchecked:
         click.echo(f"not checked: {sentence}", err=True)
-    click.echo(f"{len(result.compiled)} compiled, {len(result.skipped)} up to date; {len(result.manifest['kernels'])} kernels, "
-               f"{len(result.manifest['variants'])} variants in {folder}")
+    click.echo(
+        f"{len(result.compiled)} compiled, {len(result.skipped)} up to date; {len(result.manifest['kernels'])} kernels, "
+        f"{len(result.manifest['variants'])} variants in {folder}"
+    )
 
 
 @main.command("list")
@@ -93,7 +119,14 @@ def list_(folder, archs):
         for i, name in enumerate(v["launches"]):
             k = kernels[v["arch"], name]
             threads = k["block"][0] * k["block"][1] * k["block"][2]
-            numbers = (threads, k["registers"], k["spill_bytes"], k["static_shared_bytes"] + k["dynamic_shared_bytes"], k.get("tmem_columns", 0), k["instructions"])
+            numbers = (
+                threads,
+                k["registers"],
+                k["spill_bytes"],
+                k["static_shared_bytes"] + k["dynamic_shared_bytes"],
+                k.get("tmem_columns", 0),
+                k["instructions"],
+            )
             rows.append((label if i == 0 else "", bound if i == 0 else "", name, *map(str, numbers)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -119,7 +152,9 @@ def verify(folder, table, rebuild):
         click.echo(problem, err=True)
     if found:
         raise click.ClickException(f"{len(found)} differences; run: python -m jax_fp4_indexer.aot build --out {folder}")
-    click.echo(f"{folder}: up to date, {len(kernels)} kernels" + (", two rebuilds gave the same bytes" if rebuild else ""))
+    click.echo(
+        f"{folder}: up to date, {len(kernels)} kernels" + (", two rebuilds gave the same bytes" if rebuild else "")
+    )
 
 
 def _other_than_the_cubins(folder):
@@ -128,14 +163,25 @@ def _other_than_the_cubins(folder):
     for entry in manifest.read(folder)["kernels"]:
         data = (folder / entry["cubin"]).read_bytes() if (folder / entry["cubin"]).is_file() else b""
         if manifest.sha256(data) != entry["sha256"]:
-            continue                    # told already
+            continue  # told already
         cubin = inspect.read_cubin(data)
-        says = {"symbol": cubin.symbol, "registers": cubin.registers, "spill_bytes": cubin.stack_bytes, "static_shared_bytes": cubin.static_shared_bytes,
-                "instructions": cubin.instructions}
-        found += [f"{entry['arch']} {entry['name']}: the manifest says {key} {entry[key]}, the cubin {value}" for key, value in says.items() if entry[key] != value]
+        says = {
+            "symbol": cubin.symbol,
+            "registers": cubin.registers,
+            "spill_bytes": cubin.stack_bytes,
+            "static_shared_bytes": cubin.static_shared_bytes,
+            "instructions": cubin.instructions,
+        }
+        found += [
+            f"{entry['arch']} {entry['name']}: the manifest says {key} {entry[key]}, the cubin {value}"
+            for key, value in says.items()
+            if entry[key] != value
+        ]
         sizes = inspect.param_sizes(entry["params"])
         if sizes != cubin.param_bytes:
-            found.append(f"{entry['arch']} {entry['name']}: the manifest lists parameters of {list(sizes)} bytes, the cubin takes {list(cubin.param_bytes)}")
+            found.append(
+                f"{entry['arch']} {entry['name']}: the manifest lists parameters of {list(sizes)} bytes, the cubin takes {list(cubin.param_bytes)}"
+            )
     return found
 
 
@@ -156,7 +202,10 @@ def _rebuild(folder, kernels, variants):
 
 def _files(folder):
     folder = pathlib.Path(folder)
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in [folder / manifest.FILE_NAME, *folder.glob("*/*.cubin")]}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes()
+        for p in [folder / manifest.FILE_NAME, *folder.glob("*/*.cubin")]
+    }
 
 
 def _find(data, name):
@@ -190,10 +239,21 @@ def _settings(ctx, param, value):
 @click.argument("name")
 @_folder
 @click.option("--capability", callback=_capability, help="Also say which variant such a device runs, e.g. 9.0.")
-@click.option("--bound", type=click.IntRange(min=0), default=1, show_default=True,
-              help="With --capability: the value of the op's bound for the call, e.g. max_seqlen_q * Hq/Hkv of block_scores.")
-@click.option("--set", "settings", multiple=True, callback=_settings, metavar="KEY=VALUE",
-              help="With --capability: only calls with this choice, e.g. path=decode (repeatable).")
+@click.option(
+    "--bound",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="With --capability: the value of the op's bound for the call, e.g. max_seqlen_q * Hq/Hkv of block_scores.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=_settings,
+    metavar="KEY=VALUE",
+    help="With --capability: only calls with this choice, e.g. path=decode (repeatable).",
+)
 @click.option("--implementation", type=click.Choice(["auto", "portable"]), default="auto", show_default=True)
 def explain(name, folder, capability, bound, settings, implementation):
     """Everything about a kernel or variant: launches, parameters, config, and why a device gets it."""
@@ -204,22 +264,46 @@ def explain(name, folder, capability, bound, settings, implementation):
     for v in variants:
         op = next(o for o in data["ops"] if o["op"] == v["op"])
         loop = op.get("loop")
-        repeated = f", repeated for {loop['scalar']} = 0, {loop['step']}, ... < {loop['stop']}" if v["repeat"] and loop else ""
+        repeated = (
+            f", repeated for {loop['scalar']} = 0, {loop['step']}, ... < {loop['stop']}" if v["repeat"] and loop else ""
+        )
         bound_text = f"up to {v['bound']}" if v["bound"] else "any"
         arch = ARCHS[v["arch"]]
         where = f"exactly {'.'.join(map(str, arch.capability))}" if arch.exact else f"every {arch.capability[0]}.x"
-        click.echo(f"variant {manifest.variant_name(v)}\n  for a bound ({op['bound']}) of {bound_text}; runs on compute capability {where}\n"
-                   f"  launches{repeated}: {', '.join(v['launches'])}\n  scratch: {v['scratch']} bytes")
+        click.echo(
+            f"variant {manifest.variant_name(v)}\n  for a bound ({op['bound']}) of {bound_text}; runs on compute capability {where}\n"
+            f"  launches{repeated}: {', '.join(v['launches'])}\n  scratch: {v['scratch']} bytes"
+        )
     for k in kernels:
         click.echo(f"kernel {k['name']} ({k['arch']})")
-        for key in ("source", "cubin", "sha256", "symbol", "block", "cluster", "grid", "dynamic_shared_bytes", "static_shared_bytes", "tmem_columns",
-                    "registers", "spill_bytes", "instructions", "fingerprint"):
+        for key in (
+            "source",
+            "cubin",
+            "sha256",
+            "symbol",
+            "block",
+            "cluster",
+            "grid",
+            "dynamic_shared_bytes",
+            "static_shared_bytes",
+            "tmem_columns",
+            "registers",
+            "spill_bytes",
+            "instructions",
+            "fingerprint",
+        ):
             click.echo(f"  {key:20} {k.get(key)}")
-        params = ", ".join(f"{value if isinstance(value, str) else value['buffer']}:{kind}" for p in k["params"] for kind, value in p.items())
+        params = ", ".join(
+            f"{value if isinstance(value, str) else value['buffer']}:{kind}"
+            for p in k["params"]
+            for kind, value in p.items()
+        )
         click.echo(f"  {'params':20} {params}")
     if capability:
         for op, select in _calls(variants or data["variants"], settings):
-            chosen, why = manifest.choose(data, capability, op=op, select=select, bound=bound, implementation=implementation)
+            chosen, why = manifest.choose(
+                data, capability, op=op, select=select, bound=bound, implementation=implementation
+            )
             result = manifest.variant_name(chosen) if chosen else "no variant"
             click.echo(f"{' '.join((op, *select.values()))} on {'.'.join(map(str, capability))}: {result}")
             for reason in why:
@@ -236,7 +320,9 @@ def _calls(variants, settings):
     if settings and not found:
         wanted = ", ".join(f"{key}={value}" for key, value in settings.items())
         choices = sorted({f"{key}={value}" for v in variants for key, value in v["select"].items()})
-        raise click.ClickException(f"--set: got {wanted}, expected choices that some variant has, of {', '.join(choices) or 'none'}")
+        raise click.ClickException(
+            f"--set: got {wanted}, expected choices that some variant has, of {', '.join(choices) or 'none'}"
+        )
     return list(found.values())
 
 
@@ -244,7 +330,9 @@ def _calls(variants, settings):
 @click.argument("name")
 @_folder
 @click.option("--arch", "archs", multiple=True, callback=_archs, help="Only these.")
-@click.option("--hazards", is_flag=True, help="Instead of the code: registers that are written while a WGMMA in flight uses them.")
+@click.option(
+    "--hazards", is_flag=True, help="Instead of the code: registers that are written while a WGMMA in flight uses them."
+)
 def sass(name, folder, archs, hazards):
     """Disassemble the kernels whose name holds NAME (needs nvdisasm)."""
     kernels = [k for k in _find(_read(folder), name)[0] if not archs or k["arch"] in archs]
@@ -258,11 +346,15 @@ def sass(name, folder, archs, hazards):
             raise click.ClickException(str(e)) from None
         except subprocess.CalledProcessError as e:
             words = " ".join((e.stderr or e.stdout or "").split())[:200]
-            raise click.ClickException(f"{folder / k['cubin']}: nvdisasm cannot read it ({words}); run: python -m jax_fp4_indexer.aot build --out {folder}") from None
+            raise click.ClickException(
+                f"{folder / k['cubin']}: nvdisasm cannot read it ({words}); run: python -m jax_fp4_indexer.aot build --out {folder}"
+            ) from None
         if not hazards:
             click.echo(f"// {k['arch']} {k['name']}\n{text}")
             continue
         found = inspect.clobbers(text)
         bad += len(found)
-        click.echo(f"{k['arch']} {k['name']}: {len(found)} hazards" + "".join(f"\n  R{r}: {line}" for line, r in found[:20]))
+        click.echo(
+            f"{k['arch']} {k['name']}: {len(found)} hazards" + "".join(f"\n  R{r}: {line}" for line, r in found[:20])
+        )
     sys.exit(1 if bad else 0)

@@ -2,6 +2,7 @@
 
 The worker (`python -m jax_fp4_indexer.aot.compile`, jobs on stdin) needs the DSL; everything else here does not.
 """
+
 import concurrent.futures
 import dataclasses
 import importlib
@@ -31,6 +32,7 @@ class BuildError(Exception):
 @dataclasses.dataclass
 class Result:
     """`unchecked`: sentences about gates that could not be asked, because a program is missing."""
+
     compiled: list
     skipped: list
     manifest: dict
@@ -40,9 +42,16 @@ class Result:
 # ---- the worker: one arch
 def launch_facts(kernel):
     """Launch facts of a kernel instance, as the manifest carries them, and `expect`."""
-    return {"name": kernel.name, "block": list(kernel.block), "cluster": list(kernel.cluster), "grid": kernel.grid,
-            "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),
-            "tmem_columns": int(kernel.tmem_columns), "params": kernel.params, "expect": dict(getattr(kernel, "expect", {}))}
+    return {
+        "name": kernel.name,
+        "block": list(kernel.block),
+        "cluster": list(kernel.cluster),
+        "grid": kernel.grid,
+        "dynamic_shared_bytes": int(kernel.dynamic_shared_bytes),
+        "tmem_columns": int(kernel.tmem_columns),
+        "params": kernel.params,
+        "expect": dict(getattr(kernel, "expect", {})),
+    }
 
 
 def instantiate(job):
@@ -74,9 +83,19 @@ def compile_one(job, folder):
         for more, not_asked in (inspect.ptxas_problems(ptx, job["arch"]), inspect.hazard_problems(cubin)):
             problems, unchecked = problems + more, unchecked + not_asked
     path = f"{job['arch']}/{facts['name']}.cubin"
-    entry = {**facts, "arch": job["arch"], "cubin": path, "sha256": manifest.sha256(cubin), "symbol": found.symbol, "registers": found.registers,
-             "spill_bytes": found.stack_bytes, "static_shared_bytes": found.static_shared_bytes, "instructions": found.instructions,
-             "source": job["source"], "fingerprint": job["fingerprint"]}
+    entry = {
+        **facts,
+        "arch": job["arch"],
+        "cubin": path,
+        "sha256": manifest.sha256(cubin),
+        "symbol": found.symbol,
+        "registers": found.registers,
+        "spill_bytes": found.stack_bytes,
+        "static_shared_bytes": found.static_shared_bytes,
+        "instructions": found.instructions,
+        "source": job["source"],
+        "fingerprint": job["fingerprint"],
+    }
     if not problems:
         manifest.write_atomically(pathlib.Path(folder) / path, cubin)
         manifest.write_atomically((pathlib.Path(folder) / path).with_suffix(".ptx"), ptx.encode())
@@ -91,7 +110,7 @@ def worker():
     for index, job in enumerate(task["jobs"]):
         try:
             answer = compile_one(job, task["folder"])
-        except Exception as e:      # a kernel that does not compile must not hide the state of the others
+        except Exception as e:  # a kernel that does not compile must not hide the state of the others
             answer = {"problems": [f"{type(e).__name__}: {e}"], "traceback": traceback.format_exc()}
         answers.write(json.dumps({"index": index, **answer}) + "\n")
         answers.flush()
@@ -101,10 +120,24 @@ def worker():
 def _run_worker(arch, jobs, folder, log):
     """Compile `jobs` of one arch in a process of its own. Yields (job, answer)."""
     with tempfile.TemporaryDirectory(prefix="jax_fp4_indexer_aot_") as dump, tempfile.TemporaryFile("w+") as errors:
-        environment = {**os.environ, "CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP_CUBIN": "1", "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_DUMP_DIR": dump,
-                       "CUTE_DSL_DISABLE_FILE_CACHING": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
-        process = subprocess.Popen([sys.executable, "-m", "jax_fp4_indexer.aot.compile"], env=environment, text=True,
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        environment = {
+            **os.environ,
+            "CUTE_DSL_ARCH": arch,
+            "CUTE_DSL_KEEP_CUBIN": "1",
+            "CUTE_DSL_KEEP_PTX": "1",
+            "CUTE_DSL_DUMP_DIR": dump,
+            "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "JAX_PLATFORMS": "cpu",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jax_fp4_indexer.aot.compile"],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
         process.stdin.write(json.dumps({"folder": str(folder), "jobs": jobs}))
         process.stdin.close()
         answered = 0
@@ -112,7 +145,10 @@ def _run_worker(arch, jobs, folder, log):
             answer = json.loads(line)
             answered += 1
             job = jobs[answer["index"]]
-            log(f"{arch} {answer.get('entry', job)['name' if 'entry' in answer else 'source']}" + (": FAILED" if answer["problems"] else ""))
+            log(
+                f"{arch} {answer.get('entry', job)['name' if 'entry' in answer else 'source']}"
+                + (": FAILED" if answer["problems"] else "")
+            )
             yield job, answer
         code = process.wait()
         if answered < len(jobs):
@@ -120,7 +156,7 @@ def _run_worker(arch, jobs, folder, log):
             end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             tail = "\n".join(errors.read().splitlines()[-15:])
             yield jobs[answered], {"problems": [f"the compiler process ended with {end}; its last words:\n{tail}"]}
-            for job in jobs[answered + 1:]:
+            for job in jobs[answered + 1 :]:
                 yield job, {"problems": [f"not tried: the process ended at {jobs[answered]['source']}"]}
 
 
@@ -160,14 +196,18 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
     for kernel in kernels:
         selected = (not archs or kernel.arch in archs) and (not only or any(o in kernel.source for o in only))
         if selected and (kernel.arch, kernel.source) not in entries:
-            job = {**dataclasses.asdict(kernel), "source": kernel.source, "fingerprint": manifest.fingerprint(kernel, dsl)}
+            job = {
+                **dataclasses.asdict(kernel),
+                "source": kernel.source,
+                "fingerprint": manifest.fingerprint(kernel, dsl),
+            }
             jobs.setdefault(kernel.arch, []).append(job)
     compiled, problems, shown, unchecked = [], [], {""}, {}
 
     def one_arch(arch):
         return list(_run_worker(arch, jobs[arch], folder, log))
 
-    order = sorted(jobs, key=lambda arch: (-len(jobs[arch]), arch))         # the longest first
+    order = sorted(jobs, key=lambda arch: (-len(jobs[arch]), arch))  # the longest first
     with concurrent.futures.ThreadPoolExecutor(max_workers=JOBS) as pool:
         for arch, answers in zip(order, pool.map(one_arch, order)):
             for job, answer in answers:
@@ -176,7 +216,9 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
                     unchecked.setdefault(sentence, []).append(name)
                 if answer["problems"]:
                     where = answer.get("traceback", "")
-                    problems += [f"{arch} {name}: {p}" + (f"\n{where}" if where not in shown else "") for p in answer["problems"]]
+                    problems += [
+                        f"{arch} {name}: {p}" + (f"\n{where}" if where not in shown else "") for p in answer["problems"]
+                    ]
                     shown |= {where}
                 else:
                     entries[arch, job["source"]] = answer["entry"]
@@ -190,7 +232,12 @@ def build(folder, kernels, variants, *, archs=None, only=None, log=lambda line: 
             path.unlink()
     if problems:
         raise BuildError(problems)
-    return Result(compiled, skipped, whole, [f"{sentence} ({len(names)} kernels)" for sentence, names in sorted(unchecked.items())])
+    return Result(
+        compiled,
+        skipped,
+        whole,
+        [f"{sentence} ({len(names)} kernels)" for sentence, names in sorted(unchecked.items())],
+    )
 
 
 def _double_names(entries):

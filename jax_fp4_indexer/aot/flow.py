@@ -12,6 +12,7 @@ the compiler's order of blocks matter.
 How long a warp needs alone comes from the scheduling fields that ptxas writes into every instruction, upper half of the 128 bits: 41..44 clocks until the next one may issue,
 46..48 the scoreboard that its result releases, 52..57 the scoreboards it waits for (7: none). NVIDIA does not document them; tests/aot/test_flow.py holds them against known code.
 """
+
 import collections
 import functools
 import heapq
@@ -25,7 +26,16 @@ from .loops import PIPE_OF, TARGET, Code, Mix
 NO_SCOREBOARD = 7
 _JUMPS = ("BRA", "EXIT", "RET")
 # Opcodes whose result comes by a scoreboard -> key of the table of latencies; others take "other"
-_LATENCY_OF = {"LDS": "lds", "LDSM": "lds", "SHFL": "shfl", "REDUX": "redux", "LDG": "global", "SYNCS": "lds", "S2R": "shfl", "S2UR": "shfl"}
+_LATENCY_OF = {
+    "LDS": "lds",
+    "LDSM": "lds",
+    "SHFL": "shfl",
+    "REDUX": "redux",
+    "LDG": "global",
+    "SYNCS": "lds",
+    "S2R": "shfl",
+    "S2UR": "shfl",
+}
 
 
 class Flow(Code):
@@ -37,7 +47,9 @@ class Flow(Code):
         self.words = [upper for _, upper in struct.iter_unpack("<QQ", text)]
         if self.words and len(self.words) < len(self.lines):
             raise ValueError(f"flow: {len(self.words)} instructions in the cubin, {len(self.lines)} in its disassembly")
-        leaders = {0, *self.labels.values()} | {i + 1 for i in range(len(self.lines)) if self.opcode(i).startswith(_JUMPS)}
+        leaders = {0, *self.labels.values()} | {
+            i + 1 for i in range(len(self.lines)) if self.opcode(i).startswith(_JUMPS)
+        }
         leaders = sorted(i for i in leaders if i < len(self.lines))
         self.blocks = dict(zip(leaders, leaders[1:] + [len(self.lines)]))
 
@@ -83,7 +95,10 @@ class Flow(Code):
                 if after == end and done == len(through):
                     return way
                 if after in self.blocks:
-                    heapq.heappush(heap, (length + self.blocks[after] - after, after, self._passed(after, through, done), (*way, after)))
+                    heapq.heappush(
+                        heap,
+                        (length + self.blocks[after] - after, after, self._passed(after, through, done), (*way, after)),
+                    )
         raise ValueError(f"no way from instruction {start} to {end} past {', '.join(through)}")
 
     def turn(self, opcode, through):
@@ -94,7 +109,11 @@ class Flow(Code):
     def turn_of(self, opcodes, through):
         """The shortest way past `through` once around the shortest loop that holds all of `opcodes`."""
         places = [self.find(opcode) for opcode in opcodes]
-        around = [(last - first, first) for first, last in self.loops if all(any(first <= i <= last for i in found) for found in places)]
+        around = [
+            (last - first, first)
+            for first, last in self.loops
+            if all(any(first <= i <= last for i in found) for found in places)
+        ]
         if not around:
             raise ValueError(f"no loop holds {', '.join(opcodes)}")
         head = min(around)[1]
@@ -134,7 +153,7 @@ class Flow(Code):
                         groups.append(tensor)
                 elif name.startswith("WARPGROUP.DEPBAR"):
                     left = int(self.lines[i].rsplit(",", 1)[1].split()[0], 16)
-                    now, groups = max([now] + groups[:len(groups) - left]), groups[len(groups) - left:]
+                    now, groups = max([now] + groups[: len(groups) - left]), groups[len(groups) - left :]
                 elif name.startswith("BAR.SYNC"):
                     now += latencies["barrier"]
                 elif kind in ("UBLKCP", "UTMALDG"):

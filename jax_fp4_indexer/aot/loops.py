@@ -5,6 +5,7 @@
 
 A loop is the code from a label to a branch back to it; nested loops are counted apart. Code that a loop jumps over most of the time counts as run.
 """
+
 import collections
 import dataclasses
 import re
@@ -28,6 +29,7 @@ PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()
 @dataclasses.dataclass(frozen=True)
 class Mix:
     """Instructions of a piece of code. `pipes`: count by pipe; `opcodes`: by first word."""
+
     total: int
     pipes: dict
     opcodes: dict
@@ -46,7 +48,11 @@ class Code:
                 self.labels[label[1]] = len(self.lines)
             elif text := _LINE.match(line):
                 self.lines.append(text[1])
-        back = ((self.labels.get(t[1]), i) for i, text in enumerate(self.lines) if "BRA" in text and (t := TARGET.search(text)))
+        back = (
+            (self.labels.get(t[1]), i)
+            for i, text in enumerate(self.lines)
+            if "BRA" in text and (t := TARGET.search(text))
+        )
         ends = collections.defaultdict(int)
         for first, last in back:
             if first is not None and first <= last:
@@ -63,16 +69,24 @@ class Code:
     def loop(self, opcode, which=0):
         """The innermost loop around the `which`-th instruction `opcode`. ValueError if there is none."""
         places = self.find(opcode)
-        around = [(last - first, first, last) for first, last in self.loops if len(places) > which and first <= places[which] <= last]
+        around = [
+            (last - first, first, last)
+            for first, last in self.loops
+            if len(places) > which and first <= places[which] <= last
+        ]
         if not around:
-            raise ValueError(f"no loop around {opcode} number {which}; there are {len(places)} of it and {len(self.loops)} loops")
+            raise ValueError(
+                f"no loop around {opcode} number {which}; there are {len(places)} of it and {len(self.loops)} loops"
+            )
         return min(around)[1:]
 
     def mix(self, loop):
         """Mix of one turn of a loop, without the loops inside it."""
         first, last = loop
         inner = [x for x in self.loops if x != loop and first <= x[0] and x[1] <= last]
-        opcodes = collections.Counter(self.opcode(i).split(".")[0] for i in range(first, last + 1) if not any(a <= i <= b for a, b in inner))
+        opcodes = collections.Counter(
+            self.opcode(i).split(".")[0] for i in range(first, last + 1) if not any(a <= i <= b for a, b in inner)
+        )
         opcodes.pop("NOP", None)
         pipes = collections.Counter()
         for name, n in opcodes.items():

@@ -2,6 +2,7 @@
 
 Imports neither the DSL nor JAX: a manifest can be read, listed and verified wherever the package is installed.
 """
+
 import ast
 import functools
 import hashlib
@@ -16,15 +17,29 @@ from ..configs.arch import ARCHS, runs_on
 from ..specs import OPS
 
 SCHEMA = 2
-ENTRY_FORMAT = 1            # of the entries of "kernels"; another one makes every cubin stale
+ENTRY_FORMAT = 1  # of the entries of "kernels"; another one makes every cubin stale
 FILE_NAME = "manifest.json"
 DEFAULT_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "cubins"
 DSL = "nvidia-cutlass-dsl"
 # What the readers here rely on; ffi/manifest.cc checks what launches rely on
-KERNEL_TYPES = {**dict.fromkeys(("name", "arch", "cubin", "sha256", "symbol", "source", "fingerprint"), str), "block": list, "params": list,
-                **dict.fromkeys(("registers", "spill_bytes", "static_shared_bytes", "dynamic_shared_bytes", "instructions"), int)}
-VARIANT_TYPES = {**dict.fromkeys(("op", "implementation", "arch", "scratch"), str), "select": dict, "bound": int, "repeat": bool, "launches": list}
-OP_TYPES = {**dict.fromkeys(("op", "api", "bound"), str), **dict.fromkeys(("select", "attributes", "operands", "results"), list), "derived": dict}
+KERNEL_TYPES = {
+    **dict.fromkeys(("name", "arch", "cubin", "sha256", "symbol", "source", "fingerprint"), str),
+    "block": list,
+    "params": list,
+    **dict.fromkeys(("registers", "spill_bytes", "static_shared_bytes", "dynamic_shared_bytes", "instructions"), int),
+}
+VARIANT_TYPES = {
+    **dict.fromkeys(("op", "implementation", "arch", "scratch"), str),
+    "select": dict,
+    "bound": int,
+    "repeat": bool,
+    "launches": list,
+}
+OP_TYPES = {
+    **dict.fromkeys(("op", "api", "bound"), str),
+    **dict.fromkeys(("select", "attributes", "operands", "results"), list),
+    "derived": dict,
+}
 
 
 class ManifestError(Exception):
@@ -53,13 +68,15 @@ def _module_file(module):
     """Source file of a module, found without importing it; None for what is not plain Python source."""
     parts = module.split(".")
     top = sys.modules.get(parts[0])
-    if top is not None and hasattr(top, "__path__"):        # also where an editable install hides it from the path finder
+    if top is not None and hasattr(top, "__path__"):  # also where an editable install hides it from the path finder
         search, first, origin = list(top.__path__), 2, top.__file__
     else:
         search, first, origin = None, 1, None
     for depth in range(first, len(parts) + 1):
         spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), search)
-        if spec is None or depth < len(parts) and spec.submodule_search_locations is None:      # nothing lies below a plain module: `None` would search sys.path
+        if (
+            spec is None or depth < len(parts) and spec.submodule_search_locations is None
+        ):  # nothing lies below a plain module: `None` would search sys.path
             return None
         search, origin = spec.submodule_search_locations, spec.origin
     return origin if origin and origin.endswith(".py") else None
@@ -78,7 +95,7 @@ def _scan(module, file, _changed):
             base = node.module or ""
             if node.level:
                 above = package.split(".")
-                base = ".".join(above[:len(above) - node.level + 1] + ([node.module] if node.module else []))
+                base = ".".join(above[: len(above) - node.level + 1] + ([node.module] if node.module else []))
             imports |= {base} | {f"{base}.{a.name}" for a in node.names}
     return sha256(data), sorted(n for n in imports if n.split(".")[0] == top)
 
@@ -107,8 +124,19 @@ def _builder_sources():
 
 def fingerprint(kernel, dsl):
     """sha256 of all that the cubin and the entry of `kernel` (variants.Kernel) depend on, with DSL version `dsl`."""
-    return sha256(canonical({"schema": ENTRY_FORMAT, "source": kernel.source, "arch": kernel.arch, "dsl": dsl, "expect": dict(kernel.expect),
-                             "modules": sources(kernel.module), "builder": _builder_sources()}))
+    return sha256(
+        canonical(
+            {
+                "schema": ENTRY_FORMAT,
+                "source": kernel.source,
+                "arch": kernel.arch,
+                "dsl": dsl,
+                "expect": dict(kernel.expect),
+                "modules": sources(kernel.module),
+                "builder": _builder_sources(),
+            }
+        )
+    )
 
 
 # ---- composing, writing, reading
@@ -120,8 +148,18 @@ def compose(entries, variants, dsl):
             launches = [entries[k.arch, k.source]["name"] for k in variant.launches]
         except KeyError:
             continue
-        listed.append({"op": variant.op, "select": variant.choices, "implementation": variant.implementation, "arch": variant.arch,
-                       "bound": variant.bound, "repeat": variant.repeat, "scratch": str(variant.scratch), "launches": launches})
+        listed.append(
+            {
+                "op": variant.op,
+                "select": variant.choices,
+                "implementation": variant.implementation,
+                "arch": variant.arch,
+                "bound": variant.bound,
+                "repeat": variant.repeat,
+                "scratch": str(variant.scratch),
+                "launches": launches,
+            }
+        )
     kernels = sorted(entries.values(), key=lambda e: (e["arch"], e["name"]))
     listed.sort(key=_key)
     ops = [OPS[name].to_json() for name in sorted({v["op"] for v in listed})]
@@ -175,11 +213,15 @@ def read(folder):
 
 def _fault(manifest):
     """The first place where `manifest` is not of the schema, or None."""
-    for where, entry, types in (("the file", manifest, {"dsl": str, "ops": list, "kernels": list, "variants": list}),
-                                *((f"ops[{i}]", e, OP_TYPES) for i, e in enumerate(_list(manifest, "ops"))),
-                                *((f"kernels[{i}]", e, KERNEL_TYPES) for i, e in enumerate(_list(manifest, "kernels"))),
-                                *((f"variants[{i}]", e, VARIANT_TYPES) for i, e in enumerate(_list(manifest, "variants")))):
-        wrong = [key for key, kind in types.items() if not isinstance(entry, dict) or not isinstance(entry.get(key), kind)]
+    for where, entry, types in (
+        ("the file", manifest, {"dsl": str, "ops": list, "kernels": list, "variants": list}),
+        *((f"ops[{i}]", e, OP_TYPES) for i, e in enumerate(_list(manifest, "ops"))),
+        *((f"kernels[{i}]", e, KERNEL_TYPES) for i, e in enumerate(_list(manifest, "kernels"))),
+        *((f"variants[{i}]", e, VARIANT_TYPES) for i, e in enumerate(_list(manifest, "variants"))),
+    ):
+        wrong = [
+            key for key, kind in types.items() if not isinstance(entry, dict) or not isinstance(entry.get(key), kind)
+        ]
         if wrong:
             return f"{where} has no {wrong[0]!r} of the right type"
         if "arch" in types and entry["arch"] not in ARCHS:
@@ -216,7 +258,9 @@ def stale(folder, kernels, variants):
         elif entry["fingerprint"] != fingerprint(kernel, manifest["dsl"]):
             found.append(f"{kernel.arch} {entry['name']}: its sources changed since it was built")
     wanted = {(k.arch, k.source) for k in kernels}
-    found += [f"{e['arch']} {e['name']}: no longer in the list of kernels" for key, e in entries.items() if key not in wanted]
+    found += [
+        f"{e['arch']} {e['name']}: no longer in the list of kernels" for key, e in entries.items() if key not in wanted
+    ]
     found += damaged(folder, manifest)
     here = {key: e for key, e in entries.items() if key in wanted}
     if not found and compose(here, variants, manifest["dsl"]) != manifest:
@@ -246,7 +290,7 @@ def damaged(folder, manifest):
 
 # ---- selection: the handler's rule, for people
 def variant_name(variant):
-    """"block_scores/decode/nvfp4/public/native/sm_90a/16"."""
+    """ "block_scores/decode/nvfp4/public/native/sm_90a/16"."""
     return "/".join(map(str, _key(variant)))
 
 
@@ -255,11 +299,15 @@ def choose(manifest, capability, *, op, select, bound=1, implementation="auto"):
 
     select: {choice: value}; a choice that it lacks may have any value. bound: the value of the op's `bound` for the call.
     """
-    fits = [v for v in manifest["variants"] if v["op"] == op and all(v["select"].get(k) == x for k, x in select.items())]
+    fits = [
+        v for v in manifest["variants"] if v["op"] == op and all(v["select"].get(k) == x for k, x in select.items())
+    ]
     why = [f"{len(fits)} variants for {' '.join((op, *select.values()))}"]
     fits = [v for v in fits if runs_on(v["arch"], capability)]
     dotted = ".".join(map(str, capability))
-    why.append(f"{len(fits)} run on compute capability {dotted}: {', '.join(sorted({v['arch'] for v in fits})) or 'none'}")
+    why.append(
+        f"{len(fits)} run on compute capability {dotted}: {', '.join(sorted({v['arch'] for v in fits})) or 'none'}"
+    )
     for kind in ("portable",) if implementation == "portable" else ("native", "portable"):
         # 0 is no bound: wider than any
         of_kind = sorted((v for v in fits if v["implementation"] == kind), key=lambda v: v["bound"] or float("inf"))
@@ -267,8 +315,10 @@ def choose(manifest, capability, *, op, select, bound=1, implementation="auto"):
             holds = [v for v in of_kind if not v["bound"] or bound <= v["bound"]]
             chosen = (holds or of_kind[-1:])[0]
             limit = f"<= {chosen['bound']}" if chosen["bound"] else "any"
-            why.append(f"{kind}: of the bounds {', '.join(str(v['bound'] or 'any') for v in of_kind)}, "
-                       f"{'the smallest that holds' if holds else 'the widest, none holds'} {bound}: {limit}")
+            why.append(
+                f"{kind}: of the bounds {', '.join(str(v['bound'] or 'any') for v in of_kind)}, "
+                f"{'the smallest that holds' if holds else 'the widest, none holds'} {bound}: {limit}"
+            )
             return chosen, why
         why.append(f"{kind}: none")
     return None, why

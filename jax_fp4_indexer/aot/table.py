@@ -1,4 +1,5 @@
 """What the tables of variants consist of. Names only: nothing here imports the compiler, so that the tables can be read anywhere."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -60,7 +61,9 @@ class Variant:
         if spec is None:
             raise ValueError(f"variant: op: got {self.op!r}, expected one of {', '.join(OPS)}")
         if tuple(key for key, _ in self.select) != spec.select:
-            raise ValueError(f"variant of {self.op}: select: got {self.select}, expected a value of each of {', '.join(spec.select)}, in order")
+            raise ValueError(
+                f"variant of {self.op}: select: got {self.select}, expected a value of each of {', '.join(spec.select)}, in order"
+            )
         faults = [f"{key} {value!r}" for key, value in self.select if value not in spec.choices()[key]]
         faults += ["repeat without a loop of the op"] if self.repeat and spec.loop is None else []
         faults += [f"scratch of {name!r}" for name in sorted(of(self.scratch).names() - spec.scalar_names())]

@@ -4,13 +4,16 @@ Sources: CUDA C++ Programming Guide 13, "Compute Capabilities", table "Technical
 memory) and "Binary Compatibility"; SM counts from NVIDIA's architecture white papers (A100, H100 SXM5/H200, B200, B300, RTX PRO 6000/RTX 5090).
 SM counts are for explanation only: the launcher asks the device.
 """
+
 import dataclasses
 import re
 
 KIB = 1024
-RESERVED_SHARED_PER_CTA = 1 * KIB       # taken by the system from the SM's share for every resident CTA, on every arch since 8.0
-REGISTERS_PER_SM = 64 * KIB             # 32-bit registers, every arch since 8.0
-REGISTER_UNIT_PER_WARP = 256            # a warp's registers are handed out in units of this many
+RESERVED_SHARED_PER_CTA = (
+    1 * KIB
+)  # taken by the system from the SM's share for every resident CTA, on every arch since 8.0
+REGISTERS_PER_SM = 64 * KIB  # 32-bit registers, every arch since 8.0
+REGISTER_UNIT_PER_WARP = 256  # a warp's registers are handed out in units of this many
 MAX_THREADS_PER_CTA = 1024
 MAX_REGISTERS_PER_THREAD = 255
 
@@ -26,6 +29,7 @@ class Arch:
     shared_per_sm   bytes an SM has, on `card`
     threads_per_sm  resident threads, on `card`
     """
+
     name: str
     card: str
     sms: int
@@ -53,18 +57,21 @@ class Arch:
         return min(limits)
 
 
-ARCHS = {a.name: a for a in (
-    # sm_80 cubins also run on 8.6 and 8.9, whose CTAs may use 99 KiB only: that is the limit to keep.
-    Arch("sm_80", "A100", 108, 99 * KIB, 164 * KIB, 2048),
-    Arch("sm_90a", "H100/H200", 132, 227 * KIB, 228 * KIB, 2048),
-    Arch("sm_100a", "B200", 148, 227 * KIB, 228 * KIB, 2048),
-    Arch("sm_103a", "B300", 148, 227 * KIB, 228 * KIB, 2048),
-    Arch("sm_120a", "RTX PRO 6000 Blackwell", 188, 99 * KIB, 100 * KIB, 1536),
-)}
+ARCHS = {
+    a.name: a
+    for a in (
+        # sm_80 cubins also run on 8.6 and 8.9, whose CTAs may use 99 KiB only: that is the limit to keep.
+        Arch("sm_80", "A100", 108, 99 * KIB, 164 * KIB, 2048),
+        Arch("sm_90a", "H100/H200", 132, 227 * KIB, 228 * KIB, 2048),
+        Arch("sm_100a", "B200", 148, 227 * KIB, 228 * KIB, 2048),
+        Arch("sm_103a", "B300", 148, 227 * KIB, 228 * KIB, 2048),
+        Arch("sm_120a", "RTX PRO 6000 Blackwell", 188, 99 * KIB, 100 * KIB, 1536),
+    )
+}
 
 
 def capability_of(arch):
-    """"sm_103a" -> (10, 3)."""
+    """ "sm_103a" -> (10, 3)."""
     match = re.fullmatch(r"sm_(\d+)(\d)a?", arch)
     if not match:
         raise ValueError(f"arch: got {arch!r}, expected sm_<major><minor>[a], e.g. one of {', '.join(ARCHS)}")

@@ -2,18 +2,19 @@
 
 Plain integer arithmetic only: the same functions run on the host (Python ints) and while tracing a kernel (DSL integers).
 """
+
 import dataclasses
 
-PAGE = 128                      # keys of a page = keys of a score block
+PAGE = 128  # keys of a page = keys of a score block
 HEAD_DIM = 128
-CODE_BYTES = HEAD_DIM // 2      # bytes of packed E2M1 codes a row
-GROUPS = {"nvfp4": 8, "mxfp4": 4}       # scale groups a row
+CODE_BYTES = HEAD_DIM // 2  # bytes of packed E2M1 codes a row
+GROUPS = {"nvfp4": 8, "mxfp4": 4}  # scale groups a row
 DECODE_MAX_SEQLEN_Q = 8
 DECODE_MAX_GQA_RATIO = 16
 
-WIDE_PAGE_BYTES = PAGE * HEAD_DIM * 2   # one page of one KV head, widened to bf16
-NARROW_PAGE_BYTES = PAGE * HEAD_DIM     # the same in int8 (MXFP4 only)
-DEFAULT_SCRATCH_LIMIT = 256 * 2**20     # bytes of scratch of a call
+WIDE_PAGE_BYTES = PAGE * HEAD_DIM * 2  # one page of one KV head, widened to bf16
+NARROW_PAGE_BYTES = PAGE * HEAD_DIM  # the same in int8 (MXFP4 only)
+DEFAULT_SCRATCH_LIMIT = 256 * 2**20  # bytes of scratch of a call
 
 # Query rows of a KV head (max_seqlen_q * Hq/Hkv) up to which a prefill widens key pages where they are used, and needs no scratch for them
 DIRECT_COLUMNS = {"nvfp4": 1024, "mxfp4": 512}
@@ -21,9 +22,11 @@ DIRECT_COLUMNS = {"nvfp4": 1024, "mxfp4": 512}
 # E8M0 bytes (first, last) that the bf16 form of the staged MXFP4 kernel holds exactly. 255 (NaN) is held too.
 KEY_WINDOW = (64, 191)
 QUERY_WINDOW = (96, 159)
-INT8_SPAN = 3                   # binades that the exponents of a page, or of a query row, may span in the int8 form: 12 << 3 still fits a byte
-QUERY_CHUNK = 8                 # tokens of one word of query_flags
-QUERY_FLAG_HEADS = 31           # KV heads that a word of query_flags tells apart (more of them share bits)
+INT8_SPAN = (
+    3  # binades that the exponents of a page, or of a query row, may span in the int8 form: 12 << 3 still fits a byte
+)
+QUERY_CHUNK = 8  # tokens of one word of query_flags
+QUERY_FLAG_HEADS = 31  # KV heads that a word of query_flags tells apart (more of them share bits)
 
 
 def choose_path(max_seqlen_q, gqa_ratio):
@@ -79,6 +82,7 @@ class Scratch:
     head_steps   64 bytes for each (entry, KV head)
     narrow       pages in int8, NARROW_PAGE_BYTES each, [pages_per_pass, heads_kv]
     """
+
     ENTRY_BYTES = 64
     HEADER_BYTES = 64
     FALLS = 32
@@ -114,8 +118,22 @@ class Scratch:
         lists = ranks + _align((units + heads_kv) * 4, 64)
         head_steps = lists + _align(units * 12, 64)
         narrow = _align(head_steps + max_entries * heads_kv * 64, 1024)
-        return cls(entries, max_entries, token_pages, chunk_min, chunk_max, page_flags, query_flags, wide, exponents, ranks, lists, head_steps, narrow,
-                   narrow + units * NARROW_PAGE_BYTES)
+        return cls(
+            entries,
+            max_entries,
+            token_pages,
+            chunk_min,
+            chunk_max,
+            page_flags,
+            query_flags,
+            wide,
+            exponents,
+            ranks,
+            lists,
+            head_steps,
+            narrow,
+            narrow + units * NARROW_PAGE_BYTES,
+        )
 
     def size(self, fmt):
         """Bytes that a format needs."""
@@ -132,4 +150,4 @@ def scratch_bytes(fmt, num_seqs, tokens, heads_kv, staged_pages, listed_pages):
     if staged_pages is None:
         return once(num_seqs, tokens)
     staged = lambda *sizes: Scratch.layout(*sizes, heads_kv, staged_pages).size(fmt)
-    return (staged if staged(0, 0) >= once(0, 0) else once)(num_seqs, tokens)        # the plan adds the same to both
+    return (staged if staged(0, 0) >= once(0, 0) else once)(num_seqs, tokens)  # the plan adds the same to both

@@ -6,6 +6,7 @@
 Two codes share a byte: element 2*i of a row is the low nibble of byte i, element 2*i + 1 the high nibble.
 There is no NaN and no infinity; every code counts.
 """
+
 from typing import Any
 
 import numpy as np

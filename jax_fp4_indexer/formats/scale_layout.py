@@ -11,6 +11,7 @@
 Rows and groups past the end pad the last tile; what they hold plays no part.
 The formulas are plain integer arithmetic: Python ints, NumPy arrays and traced integers all work.
 """
+
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 LAYOUTS = ("public", "preordered_mma")
 TILE_ROWS, TILE_GROUPS = 128, 4
 TILE_BYTES = TILE_ROWS * TILE_GROUPS
-TILE_SHAPE = (32, 4, 4)         # (r % 32, (r % 128) // 32, g % 4)
+TILE_SHAPE = (32, 4, 4)  # (r % 32, (r % 128) // 32, g % 4)
 
 
 def _ceil(x: Any, y: int) -> Any:

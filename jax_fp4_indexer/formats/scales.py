@@ -7,6 +7,7 @@ UE4M3 (nvfp4, a scale for 16 elements): an E4M3 byte whose bit 7 plays no part, 
 
 A sign bit in an NVFP4 scale is therefore ignored: 0xB8 is 1.0 and 0xFF is NaN.
 """
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ E8M0_NAN = 255
 UE4M3_MASK = 0x7F
 UE4M3_NAN = 0x7F
 UE4M3_MAX = 448.0
-UE4M3_MIN = 2.0 ** -9           # the smallest scale above zero (a subnormal, and it counts)
+UE4M3_MIN = 2.0**-9  # the smallest scale above zero (a subnormal, and it counts)
 
 
 def e8m0_value(byte: npt.ArrayLike) -> np.ndarray:
@@ -39,10 +40,11 @@ def ue4m3_value(byte: npt.ArrayLike) -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Format:
     """One FP4 format: E2M1 elements with a scale for each `group_size` of them along the head dimension."""
+
     name: str
     group_size: int
-    scale_dtype: str            # name of the float8 dtype whose bytes the scales are
-    one: int                    # the scale byte that means 1.0
+    scale_dtype: str  # name of the float8 dtype whose bytes the scales are
+    one: int  # the scale byte that means 1.0
     value: Callable[[npt.ArrayLike], np.ndarray]  # scale byte(s) -> float64
     has_global_scale: bool
 

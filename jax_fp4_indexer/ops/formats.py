@@ -296,7 +296,9 @@ def _values(op: str, x: Array, multiple: int) -> Array:
             )
         )
     if isinstance(x, np.ndarray) and x.dtype == np.float64:
-        with np.errstate(all="ignore"):  # infinities saturate, small numbers become zero; the caller may have NumPy raise
+        with np.errstate(
+            all="ignore"
+        ):  # infinities saturate, small numbers become zero; the caller may have NumPy raise
             return x.astype(np.float32)
     return x
 

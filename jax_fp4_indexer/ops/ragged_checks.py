@@ -194,7 +194,11 @@ def _checks(
     checks = []
     sums = ("cu_seqlens_q", "cu_seqlens_k", "cu_page_offsets")
     for name in sums:
-        hint = "" if a[name].shape[0] > 1 else ": one entry is a batch of no sequence, one sequence of length {first} is [0, {first}]"
+        hint = (
+            ""
+            if a[name].shape[0] > 1
+            else ": one entry is a batch of no sequence, one sequence of length {first} is [0, {first}]"
+        )
         checks.append((a[name][0] == 0, f"{name}[0]: got {{first}}, expected 0{hint}", {"first": a[name][0]}))
     for name in sums:
         low, high = a[name][:-1], a[name][1:]

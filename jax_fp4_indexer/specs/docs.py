@@ -1,4 +1,5 @@
 """A spec as Markdown, for the documentation: `python -m jax_fp4_indexer.specs.docs block_scores`."""
+
 from __future__ import annotations
 
 import sys
@@ -15,8 +16,19 @@ def custom_call(op: OpSpec) -> str:
         rows.append(("result scratch", "uint8", "`[scratch_bytes]`", 128))
     attributes = [("op", f"`{op.name}`"), ("implementation", " or ".join(f"`{i}`" for i in IMPLEMENTATIONS))]
     for a in op.attributes:
-        attributes.append((a.name, " or ".join(f"`{v}`" for v in a.values) if isinstance(a, Choice) else f"int64 in {a.low}..{a.high}"))
-    return "\n".join([_table(("buffer", "dtype", "shape", "alignment in bytes"), rows), "", _table(("attribute", "values"), attributes)])
+        attributes.append(
+            (
+                a.name,
+                " or ".join(f"`{v}`" for v in a.values) if isinstance(a, Choice) else f"int64 in {a.low}..{a.high}",
+            )
+        )
+    return "\n".join(
+        [
+            _table(("buffer", "dtype", "shape", "alignment in bytes"), rows),
+            "",
+            _table(("attribute", "values"), attributes),
+        ]
+    )
 
 
 def _cases(value: Any) -> str:

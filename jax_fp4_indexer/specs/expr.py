@@ -11,6 +11,7 @@ Code that computes with ints (a scratch layout, say) yields its own formula when
 Grammar of the text, read by ffi/expr.cc: integers, names, `+ - * / %`, `min(a, b)`, `max(a, b)` and parentheses, with the usual
 precedence. `/` rounds down. All values are non-negative int64, except that a difference may be negative; an overflow is an error.
 """
+
 from __future__ import annotations
 
 import ast
@@ -131,7 +132,7 @@ def align(a: Expr | int, to: int) -> Expr:
 
 def _combine(op: str, a: Expr | int, b: Expr | int) -> Expr:
     a, b = of(a), of(b)
-    if a.op == b.op == "int":                                  # constants fold, so that formulas stay short
+    if a.op == b.op == "int":  # constants fold, so that formulas stay short
         return of((OPERATORS.get(op) or FUNCTIONS[op])(*a.args, *b.args))
     zero, one = Expr("int", (0,)), Expr("int", (1,))
     if (op in "+-" and b == zero) or (op in "*/" and b == one):
@@ -158,6 +159,11 @@ def _from_ast(node: ast.expr, text: str) -> Expr:
         return Expr("size", (node.id,))
     if isinstance(node, ast.BinOp) and type(node.op) in _AST:
         return Expr(_AST[type(node.op)], (_from_ast(node.left, text), _from_ast(node.right, text)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and len(node.args) == 2:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in FUNCTIONS
+        and len(node.args) == 2
+    ):
         return Expr(node.func.id, tuple(_from_ast(x, text) for x in node.args))
     raise ValueError(f"{text!r} is no expression of sizes: it holds {ast.unparse(node)!r}")

@@ -6,6 +6,7 @@ and through it the C++ handler (shape checks, scalars, scratch, passes), the sta
 A size has a name. The first buffer (operands, then results) in whose shape it stands alone, or as "name + constant", sets its value;
 everywhere else it is checked.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +18,10 @@ from .expr import Expr
 
 DTYPES = ("uint8", "int32", "float32", "float16", "bfloat16", "float8_e4m3fn")
 PREFIX = "jax_fp4_indexer"
-IMPLEMENTATIONS = ("auto", "portable")      # the attribute that every call has; "auto" takes native kernels before portable ones
+IMPLEMENTATIONS = (
+    "auto",
+    "portable",
+)  # the attribute that every call has; "auto" takes native kernels before portable ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +137,17 @@ class OpSpec:
     def __post_init__(self) -> None:
         faults = [f"{name} twice" for name in _repeated([b.name for b in self.buffers])]
         faults += [f"select names {s!r}, which is no Choice" for s in self.select if s not in self.choices()]
-        faults += [f"{b.name} has dtype {d!r}" for b in self.operands + self.results for d in _alternatives(b.dtype) if d not in DTYPES]
+        faults += [
+            f"{b.name} has dtype {d!r}"
+            for b in self.operands + self.results
+            for d in _alternatives(b.dtype)
+            if d not in DTYPES
+        ]
         known = self.scalar_names()
         faults += [f"scalar {s!r} is no size, attribute or loop scalar" for s in self.scalars if s not in known]
-        read = self.bound.names() | frozenset().union(*(c.zero.names() for c in self.conditions), self.loop.stop.names() if self.loop else ())
+        read = self.bound.names() | frozenset().union(
+            *(c.zero.names() for c in self.conditions), self.loop.stop.names() if self.loop else ()
+        )
         faults += [f"an expression reads {name!r}, which nothing sets" for name in sorted(read - known)]
         if faults:
             raise ValueError(f"spec of {self.name}: " + "; ".join(faults))
@@ -180,7 +191,9 @@ class OpSpec:
         """Values of the derived sizes."""
         return {name: value.of(choices) for name, value in self.derived}
 
-    def bind(self, choices: Mapping[str, Any], shapes: Sequence[Sequence[Any]], given: Mapping[str, Any] = {}) -> dict[str, Any]:
+    def bind(
+        self, choices: Mapping[str, Any], shapes: Sequence[Sequence[Any]], given: Mapping[str, Any] = {}
+    ) -> dict[str, Any]:
         """Size values from the operands' shapes, which may hold symbolic dimensions. Checks nothing: compare with `operand_types`.
 
         given: sizes that the caller gives (see `result_sizes`).
@@ -203,16 +216,29 @@ class OpSpec:
 
     def to_json(self) -> dict[str, Any]:
         """The entry of the manifest's "ops"."""
+
         def attribute(a: Choice | Integer) -> dict[str, Any]:
-            return {"name": a.name, "values": list(a.values)} if isinstance(a, Choice) else {"name": a.name, "low": a.low, "high": a.high}
+            return (
+                {"name": a.name, "values": list(a.values)}
+                if isinstance(a, Choice)
+                else {"name": a.name, "low": a.low, "high": a.high}
+            )
 
         out: dict[str, Any] = {
-            "op": self.name, "api": self.api, "version": self.version, "select": list(self.select), "scratch": self.scratch,
+            "op": self.name,
+            "api": self.api,
+            "version": self.version,
+            "select": list(self.select),
+            "scratch": self.scratch,
             "attributes": [attribute(a) for a in self.attributes],
             "derived": {name: _json(value) for name, value in self.derived},
-            "operands": [_buffer_json(b) for b in self.operands], "results": [_buffer_json(b) for b in self.results],
-            "conditions": [{"argument": c.argument, "zero": str(c.zero), "expected": c.expected} for c in self.conditions],
-            "bound": str(self.bound)}
+            "operands": [_buffer_json(b) for b in self.operands],
+            "results": [_buffer_json(b) for b in self.results],
+            "conditions": [
+                {"argument": c.argument, "zero": str(c.zero), "expected": c.expected} for c in self.conditions
+            ],
+            "bound": str(self.bound),
+        }
         if self.loop:
             out["loop"] = {"scalar": self.loop.scalar, "stop": str(self.loop.stop), "step": self.loop.step}
         return out

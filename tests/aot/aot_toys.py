@@ -1,4 +1,5 @@
 """Small kernels to exercise the build with: they take the real parameter list and compile in a fraction of a second."""
+
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
@@ -11,6 +12,7 @@ from jax_fp4_indexer.kernels.device.ptx import asm
 
 class Fill(BlockScoresKernel):
     """scores[i] = factor for i < tokens."""
+
     block = (128, 1, 1)
 
     def __init__(self, factor=1):
@@ -27,18 +29,26 @@ class Fill(BlockScoresKernel):
 
 class Spill(BlockScoresKernel):
     """An array indexed at run time, which only the stack can hold."""
+
     name = "toy.spill"
 
     @cute.kernel
     def kernel(self, args: BlockScoresArgs):
         target = args.scores.toint() + cute.arch.thread_idx()[0] * 4
-        value = asm("{ .local .align 4 .b32 x[64]; .reg .b64 a, b; mov.u64 a, x; mad.wide.u32 b, $1, 4, a; st.local.b32 [b], $2; "
-                        "mad.wide.u32 b, $2, 4, a; ld.local.b32 $0, [b]; }", [Int32], [args.first_page, args.pages_per_pass], "=r,r,r", pure=False)
+        value = asm(
+            "{ .local .align 4 .b32 x[64]; .reg .b64 a, b; mov.u64 a, x; mad.wide.u32 b, $1, 4, a; st.local.b32 [b], $2; "
+            "mad.wide.u32 b, $2, 4, a; ld.local.b32 $0, [b]; }",
+            [Int32],
+            [args.first_page, args.pages_per_pass],
+            "=r,r,r",
+            pure=False,
+        )
         asm("st.global.b32 [$0], $1;", [], [target, value], "l,r")
 
 
 class Matrix(BlockScoresKernel):
     """One mma.sync."""
+
     name = "toy.matrix"
     expect = {"HMMA": (1, 1)}
 
@@ -54,6 +64,7 @@ class Matrix(BlockScoresKernel):
 
 class NoMatrix(Fill):
     """Promises a matrix instruction that it does not have."""
+
     expect = {"HMMA": 1}
 
     def __init__(self):
@@ -62,7 +73,7 @@ class NoMatrix(Fill):
 
 
 class TooMuchShared(Fill):
-    dynamic_shared_bytes = 100 * 1024       # fits an A100, not the other 8.x
+    dynamic_shared_bytes = 100 * 1024  # fits an A100, not the other 8.x
 
     def __init__(self):
         super().__init__()
@@ -97,13 +108,16 @@ class DoesNotTrace(Fill):
 
 class Dies(Fill):
     """Takes the compiler process with it."""
+
     def compile(self):
         import os
+
         os.abort()
 
 
 class Serialised(BlockScoresKernel):
     """Two WGMMAs whose accumulator is changed between them: ptxas puts a wait there."""
+
     name = "toy.serialised"
 
     @cute.kernel

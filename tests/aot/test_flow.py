@@ -1,4 +1,5 @@
 """Ways through SASS: which one is taken, what it counts, what one warp alone takes for it."""
+
 import re
 import struct
 
@@ -43,7 +44,7 @@ def flow():
 
 def test_the_shortest_way_around(flow):
     short = flow.turn("FFMA", [])
-    assert flow.instructions(short) == [2, 3, 8, 9, 10, 11]             # not over .L_x_4, which only diverged warps take
+    assert flow.instructions(short) == [2, 3, 8, 9, 10, 11]  # not over .L_x_4, which only diverged warps take
     long = flow.turn("FFMA", ["FFMA"])
     assert flow.instructions(long) == [2, 3, 4, 5, 6, 7, 10, 11]
     assert flow.mix_of(long)["fma"] == 3 and flow.mix_of(long).opcodes["STS"] == 1
@@ -71,7 +72,15 @@ def test_a_cubin_shorter_than_its_text_is_an_error():
         Flow(SASS, bytes(16))
 
 
-@pytest.mark.parametrize("arch, name", [("sm_90a", "decode.nvfp4.public.n16"), ("sm_90a", "prefill_direct.mxfp4.public"), ("sm_100a", "prefill.nvfp4.public"), ("sm_120a", "portable_decode.mxfp4.public.n8")])
+@pytest.mark.parametrize(
+    "arch, name",
+    [
+        ("sm_90a", "decode.nvfp4.public.n16"),
+        ("sm_90a", "prefill_direct.mxfp4.public"),
+        ("sm_100a", "prefill.nvfp4.public"),
+        ("sm_120a", "portable_decode.mxfp4.public.n8"),
+    ],
+)
 def test_scheduling_fields_are_where_we_read_them(arch, name):
     """Whoever first mentions what a load brings waits for the load's scoreboard, then or before."""
     flow = Flow.read(manifest.DEFAULT_FOLDER / arch / f"block_scores.{name}.cubin")
@@ -83,12 +92,17 @@ def test_scheduling_fields_are_where_we_read_them(arch, name):
             if not match:
                 continue
             board = flow.words[i] >> 46 & 7
-            if board == NO_SCOREBOARD:          # of loads of one kind in a row the last may stand for all: they come in order
+            if board == NO_SCOREBOARD:  # of loads of one kind in a row the last may stand for all: they come in order
                 continue
             use = next((j for j in range(i + 1, end) if re.search(rf"\b{match[2]}\b", flow.lines[j])), None)
-            if use is not None and not re.search(rf"LD\S+ {match[2]},", flow.lines[use]):        # the same register, under the opposite predicate
+            if use is not None and not re.search(
+                rf"LD\S+ {match[2]},", flow.lines[use]
+            ):  # the same register, under the opposite predicate
                 uses += 1
-                assert any(flow.words[j] >> 52 + board & 1 for j in range(i + 1, use + 1)), (flow.lines[i], flow.lines[use])
+                assert any(flow.words[j] >> 52 + board & 1 for j in range(i + 1, use + 1)), (
+                    flow.lines[i],
+                    flow.lines[use],
+                )
     assert uses >= 20
 
 

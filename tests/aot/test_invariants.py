@@ -1,4 +1,5 @@
 """tools/invariants.py on cubins of this checkout: a changed byte or launch fact is a difference, another symbol is none."""
+
 import importlib.util
 import json
 import pathlib
@@ -43,7 +44,7 @@ def compared(folders, *options):
 def other_instruction(entry, cubin):
     text = inspect.text_of(cubin)
     at = cubin.index(text) + len(text) // 2
-    return cubin[:at] + bytes([cubin[at] ^ 0x80]) + cubin[at + 1:]
+    return cubin[:at] + bytes([cubin[at] ^ 0x80]) + cubin[at + 1 :]
 
 
 def other_symbol(entry, cubin):
@@ -72,8 +73,17 @@ def test_one_changed_byte_of_the_instructions_is_a_difference(folders, tmp_path,
         assert "other instructions" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fact, value", [("block", [96, 1, 1]), ("cluster", [2, 1, 1]), ("grid", {"per_sm": 7}), ("dynamic_shared_bytes", 3),
-                                         ("tmem_columns", 32), ("params", [{"buffer": "k"}])])
+@pytest.mark.parametrize(
+    "fact, value",
+    [
+        ("block", [96, 1, 1]),
+        ("cluster", [2, 1, 1]),
+        ("grid", {"per_sm": 7}),
+        ("dynamic_shared_bytes", 3),
+        ("tmem_columns", 32),
+        ("params", [{"buffer": "k"}]),
+    ],
+)
 def test_a_changed_launch_fact_is_a_difference(folders, capsys, fact, value):
     edit(folders[1], lambda entry, cubin: entry.update({fact: value}))
     assert compared(folders) == 1

@@ -1,4 +1,5 @@
 """Reading loops from SASS."""
+
 import re
 
 import pytest

@@ -1,4 +1,5 @@
 """The report of a card, with steps of our own: what fails, hangs or is missing stops nothing and is told; nothing that a step started outlives it."""
+
 import json
 import os
 import pathlib
@@ -19,14 +20,31 @@ def says(text, status=0):
 def test_every_step_is_reported(tmp_path, capsys):
     child = tmp_path / "child"
     hangs = f"import subprocess, sys, time, pathlib; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); pathlib.Path({str(child)!r}).write_text(str(p.pid)); time.sleep(60)"
-    table = {"doctor": (says("sm_90a"), 20), "parity": (says("17 failures", 1), 20), "portable": (says("0 failures"), 20),
-             "benchmark": ([sys.executable, "-c", hangs], 2), "memcheck": (["no-such-program"], 20)}
+    table = {
+        "doctor": (says("sm_90a"), 20),
+        "parity": (says("17 failures", 1), 20),
+        "portable": (says("0 failures"), 20),
+        "benchmark": ([sys.executable, "-c", hangs], 2),
+        "memcheck": (["no-such-program"], 20),
+    }
     out = tmp_path / "report"
     assert card_report.main(["--out", str(out)], table) == 1
     assert {name: found["status"] for name, found in json.loads((out / "summary.json").read_text()).items()} == {
-        "doctor": 0, "parity": 1, "portable": 0, "benchmark": "time", "memcheck": "missing"}
+        "doctor": 0,
+        "parity": 1,
+        "portable": 0,
+        "benchmark": "time",
+        "memcheck": "missing",
+    }
     text = (out / "report.txt").read_text()
-    for expected in ("doctor: passed", "parity: failed, exit status 1", "benchmark: out of time", "memcheck: a program is missing", "17 failures", "no-such-program"):
+    for expected in (
+        "doctor: passed",
+        "parity: failed, exit status 1",
+        "benchmark: out of time",
+        "memcheck: a program is missing",
+        "17 failures",
+        "no-such-program",
+    ):
         assert expected in text
     with tarfile.open(tmp_path / "report.tar.gz") as tar:
         assert {"report/report.txt", "report/summary.json", "report/parity.log"} <= set(tar.getnames())
@@ -47,11 +65,14 @@ def _runs(pid):
 
 
 def test_portable_kernels_are_tried_only_where_parity_fails(tmp_path):
-    table = {"parity": (says("0 failures, 3 cases not run", card_report.LEFT_OUT), 20), "portable": (says("unused"), 20)}
+    table = {
+        "parity": (says("0 failures, 3 cases not run", card_report.LEFT_OUT), 20),
+        "portable": (says("unused"), 20),
+    }
     assert card_report.main(["--quick", "--out", str(tmp_path / "a")], table) == 0
     assert "portable" not in json.loads((tmp_path / "a" / "summary.json").read_text())
     assert "nothing failed, cases left out" in (tmp_path / "a" / "report.txt").read_text()
-    assert card_report.main(["--out", str(tmp_path / "b")], table) == 1         # of the whole report nothing may be left out
+    assert card_report.main(["--out", str(tmp_path / "b")], table) == 1  # of the whole report nothing may be left out
 
 
 def test_a_report_begins_with_an_empty_folder(tmp_path):

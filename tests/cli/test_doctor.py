@@ -213,7 +213,9 @@ def test_every_op_of_the_registry_has_rows(gpu_of, monkeypatch):
     monkeypatch.setattr(doctor, "OPS", {**doctor.OPS, "new_op": new})
     result = CliRunner().invoke(main, ["doctor"])
     rows = rows_of(result.output)
-    assert BLOCK_SCORES <= set(rows) and result.exit_code == 1 and "the jnp reference (" in rows["new_op"], result.output
+    assert BLOCK_SCORES <= set(rows) and result.exit_code == 1 and "the jnp reference (" in rows["new_op"], (
+        result.output
+    )
     for op in doctor.OPS:
         assert any(name.startswith(f"{op}, ") or name == op for name in rows)
 

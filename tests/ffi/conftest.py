@@ -2,6 +2,7 @@
 
 The headers are the installed JAX's, or those of XLA_FFI_INCLUDE_DIR (set it to an older jaxlib's to test a release build on a newer JAX).
 """
+
 import ctypes
 import json
 import os
@@ -21,7 +22,9 @@ FFI = pathlib.Path(__file__).resolve().parents[2] / "ffi"
 
 def _tool(name):
     """A tool of this environment (PyPI's cmake and ninja put it beside Python), or of the system."""
-    return shutil.which(name, path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    return shutil.which(
+        name, path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])
+    )
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +37,25 @@ def built(tmp_path_factory, ffi_headers):
     """Build folder: libjax_fp4_indexer_ffi.so, tests/test_*, tests/libfake_cuda.so."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     if cmake is None or not (shutil.which("c++") or shutil.which("g++")):
-        pytest.fail("the tests of ffi/ need cmake and a C++17 compiler: pip install cmake, and e.g. apt-get install g++")
+        pytest.fail(
+            "the tests of ffi/ need cmake and a C++17 compiler: pip install cmake, and e.g. apt-get install g++"
+        )
     build = tmp_path_factory.mktemp("ffi")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    for command in ([cmake, "-S", FFI, "-B", build, *generator, "-DJFI_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Debug", f"-DXLA_FFI_INCLUDE_DIR={ffi_headers}"],
-                    [cmake, "--build", build, "--parallel", "2"]):
+    for command in (
+        [
+            cmake,
+            "-S",
+            FFI,
+            "-B",
+            build,
+            *generator,
+            "-DJFI_BUILD_TESTS=ON",
+            "-DCMAKE_BUILD_TYPE=Debug",
+            f"-DXLA_FFI_INCLUDE_DIR={ffi_headers}",
+        ],
+        [cmake, "--build", build, "--parallel", "2"],
+    ):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "warning:" not in done.stdout + done.stderr, done.stdout + done.stderr
@@ -62,7 +79,7 @@ def serve(built, tmp_path_factory):
         runtime._declare(library)
         assert library.jfi_set_cubin_dir(str(folder).encode()) is None
         os.environ["JFI_LIBCUDA"] = str(built / "tests" / "libfake_cuda.so")
-        jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
+        jax.devices()  # XLA:CPU wants its backend up before it hears of a handler with state
         capsule = jax.ffi.pycapsule
         state = {"type_id": capsule(library.jfi_state_type_id()), "type_info": capsule(library.jfi_state_type_info())}
         jax.ffi.register_ffi_type(f"jax_fp4_indexer_test.{name}.State", state, platform="cpu")

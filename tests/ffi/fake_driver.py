@@ -1,13 +1,23 @@
 """The stand-in driver of ffi/tests/fake_libcuda.c, from Python: what it recorded of launches, and what it shall report."""
+
 import ctypes
 
 MAX_PARAMS, PARAM_BYTES = 32, 128
 
 
 class _Launch(ctypes.Structure):
-    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint), ("num_attributes", ctypes.c_uint), ("cluster", ctypes.c_uint * 3),
-                ("attribute_id", ctypes.c_int), ("device", ctypes.c_int), ("stream", ctypes.c_void_p), ("kernel", ctypes.c_void_p),
-                ("params", (ctypes.c_ubyte * PARAM_BYTES) * MAX_PARAMS)]
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("num_attributes", ctypes.c_uint),
+        ("cluster", ctypes.c_uint * 3),
+        ("attribute_id", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("params", (ctypes.c_ubyte * PARAM_BYTES) * MAX_PARAMS),
+    ]
 
 
 class FakeDriver:

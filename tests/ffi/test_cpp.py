@@ -1,4 +1,5 @@
 """Runs the C++ tests of ffi/ (no GPU, no FFI headers)."""
+
 import subprocess
 
 import pytest

@@ -1,4 +1,5 @@
 """What the handler refuses of a call, for every op of specs.OPS: one table, made from the specs."""
+
 import functools
 import itertools
 import random
@@ -12,7 +13,7 @@ from jax_fp4_indexer.specs import OPS
 from jax_fp4_indexer.specs.spec import Choice, solve
 
 TARGETS = {op.name: f"jax_fp4_indexer_refusals.{op.name}" for op in OPS.values()}
-SCRATCH = 48                # bytes that the variants of this file's manifest need
+SCRATCH = 48  # bytes that the variants of this file's manifest need
 
 
 def _manifest():
@@ -20,12 +21,40 @@ def _manifest():
     kernels, variants = [], []
     for op in OPS.values():
         params = [{"buffer": b.name} for b in op.buffers] + [{"i32": name} for name in op.scalars]
-        kernels.append({"name": op.name, "arch": "sm_80", "cubin": f"sm_80/{op.name}.cubin", "symbol": op.name, "block": [128, 1, 1], "cluster": [1, 1, 1],
-                        "grid": {"per_sm": 1}, "dynamic_shared_bytes": 0, "params": params})
+        kernels.append(
+            {
+                "name": op.name,
+                "arch": "sm_80",
+                "cubin": f"sm_80/{op.name}.cubin",
+                "symbol": op.name,
+                "block": [128, 1, 1],
+                "cluster": [1, 1, 1],
+                "grid": {"per_sm": 1},
+                "dynamic_shared_bytes": 0,
+                "params": params,
+            }
+        )
         for values in itertools.product(*(op.choices()[key] for key in op.select)):
-            variants.append({"op": op.name, "select": dict(zip(op.select, values)), "implementation": "portable", "arch": "sm_80", "bound": 0,
-                             "repeat": False, "scratch": str(SCRATCH if op.scratch else 0), "launches": [op.name]})
-    return {"schema": 2, "fingerprint": "", "dsl": "", "ops": [op.to_json() for op in OPS.values()], "kernels": kernels, "variants": variants}
+            variants.append(
+                {
+                    "op": op.name,
+                    "select": dict(zip(op.select, values)),
+                    "implementation": "portable",
+                    "arch": "sm_80",
+                    "bound": 0,
+                    "repeat": False,
+                    "scratch": str(SCRATCH if op.scratch else 0),
+                    "launches": [op.name],
+                }
+            )
+    return {
+        "schema": 2,
+        "fingerprint": "",
+        "dsl": "",
+        "ops": [op.to_json() for op in OPS.values()],
+        "kernels": kernels,
+        "variants": variants,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +78,9 @@ class Call:
         self.op, self.sizes = op, _sizes(op, choices)
         integers = {a.name: np.int64(max(a.low, min(a.high, 1))) for a in op.attributes if not isinstance(a, Choice)}
         self.attributes = {"op": op.name, "implementation": "auto", **choices, **integers}
-        self.operands = {name: jnp.zeros(shape, dtype) for name, (dtype, shape) in op.operand_types(choices, self.sizes).items()}
+        self.operands = {
+            name: jnp.zeros(shape, dtype) for name, (dtype, shape) in op.operand_types(choices, self.sizes).items()
+        }
         results = {**op.result_types(choices, self.sizes), **({"scratch": ("uint8", (SCRATCH,))} if op.scratch else {})}
         self.results = {name: jax.ShapeDtypeStruct(shape, dtype) for name, (dtype, shape) in results.items()}
 
@@ -62,7 +93,11 @@ class Call:
         with pytest.raises(jax.errors.JaxRuntimeError) as e:
             self.run()
         text = str(e.value).split("\n")[0]
-        who = "jax_fp4_indexer" if argument in ("op", "implementation") and self.attributes.get(argument) is None else self.op.api
+        who = (
+            "jax_fp4_indexer"
+            if argument in ("op", "implementation") and self.attributes.get(argument) is None
+            else self.op.api
+        )
         assert f"INVALID_ARGUMENT: {who}: {argument}: got " in text, text
         assert ", expected " in text and "; " in text.partition(", expected ")[2], text
         assert fake.launches() == []
@@ -73,7 +108,7 @@ class Call:
 def _sizes_of(op, choices):
     """A value for every size, larger than 1 if the conditions allow it."""
     rng, names = random.Random(0), sorted(op.size_names() - {name for name, _ in op.derived})
-    for among in (range(2, 9), (1, *range(2, 9), 128, 256)):        # small sizes if they meet the conditions
+    for among in (range(2, 9), (1, *range(2, 9), 128, 256)):  # small sizes if they meet the conditions
         for _ in range(10000):
             values = {name: rng.choice(among) for name in names} | op.fixed(dict(choices))
             if all(c.zero.value(values) == 0 for c in op.conditions):
@@ -90,7 +125,11 @@ def _choices(op):
     return [{name: values[end] for name, values in op.choices().items()} for end in (0, -1)]
 
 
-CALLS = [pytest.param(op, choices, id=f"{op.name}-{'-'.join(choices.values())}") for op in OPS.values() for choices in _choices(op)]
+CALLS = [
+    pytest.param(op, choices, id=f"{op.name}-{'-'.join(choices.values())}")
+    for op in OPS.values()
+    for choices in _choices(op)
+]
 
 
 @pytest.mark.parametrize("op, choices", CALLS)
@@ -103,11 +142,22 @@ def test_the_call_itself_is_right(fake, op, choices):
 def _attribute_rows():
     for op in OPS.values():
         for a in op.attributes:
-            wrong = ["none of them", np.int64(0)] if isinstance(a, Choice) else [np.int64(a.low - 1), np.int64(a.high + 1), "text"]
+            wrong = (
+                ["none of them", np.int64(0)]
+                if isinstance(a, Choice)
+                else [np.int64(a.low - 1), np.int64(a.high + 1), "text"]
+            )
             for value in [*wrong, None]:
                 yield pytest.param(op, a.name, value, id=f"{op.name}-{a.name}-{value}")
-        for name, value in (("another", "x"), ("more", np.int64(1)), ("op", None), ("op", "no_such_op"), ("implementation", None), ("implementation", "reference"),
-                            ("implementation", np.int64(0))):
+        for name, value in (
+            ("another", "x"),
+            ("more", np.int64(1)),
+            ("op", None),
+            ("op", "no_such_op"),
+            ("implementation", None),
+            ("implementation", "reference"),
+            ("implementation", np.int64(0)),
+        ):
             yield pytest.param(op, name, value, id=f"{op.name}-{name}-{value}")
 
 
@@ -119,7 +169,9 @@ def test_attributes_are_refused_at_compile_time(fake, op, name, value):
     if value is None:
         del call.attributes[name]
     types = tuple(call.results.values())
-    lowered = jax.jit(lambda *x: jax.ffi.ffi_call(TARGETS[op.name], types)(*x, **call.attributes)).lower(*call.operands.values())
+    lowered = jax.jit(lambda *x: jax.ffi.ffi_call(TARGETS[op.name], types)(*x, **call.attributes)).lower(
+        *call.operands.values()
+    )
     with pytest.raises(jax.errors.JaxRuntimeError) as e:
         lowered.compile()
     text = str(e.value)
@@ -131,7 +183,10 @@ def test_an_attribute_of_another_type_is_refused(fake):
     op = next(iter(OPS.values()))
     call = Call(op, _choices(op)[0])
     call.attributes["extra"] = np.float32(1)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="jax_fp4_indexer: extra: got an attribute of another type, expected a string or a 64-bit integer"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError,
+        match="jax_fp4_indexer: extra: got an attribute of another type, expected a string or a 64-bit integer",
+    ):
         call.run()
 
 
@@ -144,7 +199,10 @@ def test_every_dtype_and_rank_is_checked(fake, op, choices):
             call.operands[name] = change(call.operands[name])
             call.refused(fake, name)
     for name in Call(op, choices).results:
-        for change in (lambda t: jax.ShapeDtypeStruct(t.shape, jnp.int16), lambda t: jax.ShapeDtypeStruct((1, *t.shape), t.dtype)):
+        for change in (
+            lambda t: jax.ShapeDtypeStruct(t.shape, jnp.int16),
+            lambda t: jax.ShapeDtypeStruct((1, *t.shape), t.dtype),
+        ):
             call = Call(op, choices)
             call.results[name] = change(call.results[name])
             call.refused(fake, name)
@@ -170,7 +228,9 @@ def test_every_dimension_is_checked(fake, op, choices):
         call = Call(op, choices)
         of = call.operands if name in call.operands else call.results
         shape = [n + (i == axis) for i, n in enumerate(of[name].shape)]
-        of[name] = jnp.zeros(shape, of[name].dtype) if of is call.operands else jax.ShapeDtypeStruct(shape, of[name].dtype)
+        of[name] = (
+            jnp.zeros(shape, of[name].dtype) if of is call.operands else jax.ShapeDtypeStruct(shape, of[name].dtype)
+        )
         text = call.refused(fake, name)
         dims = ",".join(map(str, shape))
         assert f"got {of[name].dtype}[{dims}], expected {of[name].dtype}[" in text

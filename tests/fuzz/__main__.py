@@ -6,6 +6,7 @@
 
 Exit status: 0 all well, 1 something failed, 3 cases were left out, 4 a case hung.
 """
+
 import argparse
 import os
 import sys
@@ -17,7 +18,15 @@ from support.calls import IMPLEMENTATIONS
 def write_record(summary, folder):
     name, capability = claims.card()
     counts = {key: summary[key] for key in ("seed", "buckets", "counts", "right_and_wrong", "slots_compared")}
-    return claims.record("fuzz", counts, summary["failures"], name=name, capability=capability, folder=folder, command="python -m fuzz " + " ".join(sys.argv[1:]))
+    return claims.record(
+        "fuzz",
+        counts,
+        summary["failures"],
+        name=name,
+        capability=capability,
+        folder=folder,
+        command="python -m fuzz " + " ".join(sys.argv[1:]),
+    )
 
 
 def main(argv=None):
@@ -27,7 +36,9 @@ def main(argv=None):
     p.add_argument("--first", type=int, default=0, help="index of the first case")
     p.add_argument("--case", help="run these cases alone: indices, separated by commas")
     p.add_argument("--list-buckets", action="store_true")
-    p.add_argument("--buckets", default="", help="parts of bucket names, separated by commas; changes which case has which index")
+    p.add_argument(
+        "--buckets", default="", help="parts of bucket names, separated by commas; changes which case has which index"
+    )
     p.add_argument("--implementations", default=",".join(IMPLEMENTATIONS))
     p.add_argument("--processes", type=int, default=1, help="share the buckets over so many processes")
     p.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
@@ -40,13 +51,22 @@ def main(argv=None):
     args = p.parse_args(argv)
     from . import parallel, shapes
     from .run import Fuzzer
+
     if args.list_buckets:
         print("\n".join(b.name for b in shapes.buckets(args.buckets)))
         return 0
     if args.processes > 1:
         return parallel.run(sys.argv[1:] if argv is None else argv, args.processes, args.json, args.record)
-    fuzzer = Fuzzer(args.seed, args.implementations.split(","), match=args.buckets, reference_every=args.reference_every, workers=args.workers,
-                    hang_limit=args.hang_limit, json_path=args.json, time_limit=args.time_limit)
+    fuzzer = Fuzzer(
+        args.seed,
+        args.implementations.split(","),
+        match=args.buckets,
+        reference_every=args.reference_every,
+        workers=args.workers,
+        hang_limit=args.hang_limit,
+        json_path=args.json,
+        time_limit=args.time_limit,
+    )
     indices = map(int, args.case.split(",")) if args.case else range(args.first, args.first + args.cases)
     well = fuzzer.run(parallel.part(fuzzer, indices, args.part))
     fuzzer.show()

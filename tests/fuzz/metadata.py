@@ -1,4 +1,5 @@
 """Metadata of a case: valid batches, and the faults that make them contradict themselves."""
+
 import dataclasses
 
 import numpy as np
@@ -19,7 +20,13 @@ class Metadata:
 
     def arrays(self):
         """By the keyword names of the public function."""
-        a = dict(cu_seqlens_q=self.cu_q, cu_seqlens_k=self.cu_k, cu_page_offsets=self.cu_p, kv_indices=self.kv_indices, qo_offset=self.qo_offset)
+        a = dict(
+            cu_seqlens_q=self.cu_q,
+            cu_seqlens_k=self.cu_k,
+            cu_page_offsets=self.cu_p,
+            kv_indices=self.kv_indices,
+            qo_offset=self.qo_offset,
+        )
         return {name: x for name, x in a.items() if x is not None}
 
 
@@ -41,30 +48,45 @@ def valid(rng, b, longest_q=None):
     ql, kl, tokens, entries = [], [], b.tokens, b.indices
     share = max(1, b.indices // max(live, 1)) if rng.randint(2) else b.indices
     for _ in range(live):
-        n = (rng.randint(0, longest_q + 1), longest_q, 1, 0)[rng.choice(4, p=(.6, .2, .15, .05))]
+        n = (rng.randint(0, longest_q + 1), longest_q, 1, 0)[rng.choice(4, p=(0.6, 0.2, 0.15, 0.05))]
         ql.append(min(int(n), tokens))
         tokens -= ql[-1]
         most = min(min(share, entries) * PAGE, b.max_seqlen_k)
-        n = (rng.randint(0, most + 1), most, PAGE * rng.randint(0, most // PAGE + 1) + rng.randint(-1, 2), rng.randint(0, 3))[rng.choice(4, p=(.4, .2, .3, .1))]
+        n = (
+            rng.randint(0, most + 1),
+            most,
+            PAGE * rng.randint(0, most // PAGE + 1) + rng.randint(-1, 2),
+            rng.randint(0, 3),
+        )[rng.choice(4, p=(0.4, 0.2, 0.3, 0.1))]
         kl.append(min(max(int(n), 0), most))
         entries -= -(-kl[-1] // PAGE)
     used = b.indices - entries
-    ids = (rng.randint(0, max(b.pages, 1), b.indices), np.arange(b.indices) % max(b.pages, 1),
-           np.resize(rng.permutation(max(b.pages, 1)), b.indices))[rng.randint(3)].astype(np.int64)
-    if b.pages == 0:                        # no id of it exists: keep all sequences empty of keys
+    ids = (
+        rng.randint(0, max(b.pages, 1), b.indices),
+        np.arange(b.indices) % max(b.pages, 1),
+        np.resize(rng.permutation(max(b.pages, 1)), b.indices),
+    )[rng.randint(3)].astype(np.int64)
+    if b.pages == 0:  # no id of it exists: keep all sequences empty of keys
         kl, used = [0] * live, 0
     ids[used:] = rng.choice(np.concatenate([WILD, [b.pages]]), b.indices - used)
     offset = None
     if b.mask == 2:
         near = np.array([k - q for q, k in zip(ql, kl)] + [0] * (b.seqs - live), np.int64)
         some = rng.randint(-9, 10, b.seqs) + (rng.random_sample(b.seqs) * (np.abs(near) + 2)).astype(np.int64)
-        offset = _i32(np.where(rng.randint(0, 4, b.seqs) == 0, rng.choice(WILD, b.seqs), np.where(rng.randint(0, 2, b.seqs), near, some)))
+        offset = _i32(
+            np.where(
+                rng.randint(0, 4, b.seqs) == 0,
+                rng.choice(WILD, b.seqs),
+                np.where(rng.randint(0, 2, b.seqs), near, some),
+            )
+        )
     return Metadata(_sums(ql, b.seqs), _sums(kl, b.seqs), _sums([-(-k // PAGE) for k in kl], b.seqs), _i32(ids), offset)
 
 
 # -- faults: functions (rng, metadata, bucket) that change one array in place, or return it anew ---------------------------
 
-def _pick(rng, x, share=.3):
+
+def _pick(rng, x, share=0.3):
     """Some places of an array, at least one if it has any."""
     where = rng.random_sample(x.size) < share
     if x.size:
@@ -83,9 +105,11 @@ def page_ids_random(rng, m, b):
 
 def _sum_faults(name, limit):
     """Faults of one prefix sum; limit(bucket): what its last entry may be at most."""
+
     def edit(function):
         def fault(rng, m, b):
             setattr(m, name, _i32(function(rng, getattr(m, name).astype(np.int64), limit(b))))
+
         return fault
 
     def starts_late(rng, x, most):
@@ -95,7 +119,7 @@ def _sum_faults(name, limit):
         return x - rng.choice([1, 3, most, 2**31 - 5])
 
     def past_the_end(rng, x, most):
-        x[rng.randint(x.size):] += rng.choice([1, 7, most + 1, 2**20])
+        x[rng.randint(x.size) :] += rng.choice([1, 7, most + 1, 2**20])
         return x
 
     def falls(rng, x, most):
@@ -124,7 +148,18 @@ def _sum_faults(name, limit):
     def random(rng, x, most):
         return rng.randint(INT32_MIN, INT32_MAX, x.size)
 
-    found = (starts_late, starts_early, past_the_end, falls, dips, shuffled, extremes, random_near, random_sorted, random)
+    found = (
+        starts_late,
+        starts_early,
+        past_the_end,
+        falls,
+        dips,
+        shuffled,
+        extremes,
+        random_near,
+        random_sorted,
+        random,
+    )
     return {f"{name}.{f.__name__}": edit(f) for f in found}
 
 
@@ -156,14 +191,29 @@ def everything_random(rng, m, b):
         x[:] = rng.randint(INT32_MIN, INT32_MAX, x.size)
 
 
-FAULTS = {f.__name__: f for f in (page_ids, page_ids_random, longer_than_max_q, longer_than_max_k, high_sums, offsets_anywhere, everything_random)}
-FAULTS |= _sum_faults("cu_q", lambda b: b.tokens) | _sum_faults("cu_k", lambda b: b.indices * PAGE) | _sum_faults("cu_p", lambda b: b.indices)
+FAULTS = {
+    f.__name__: f
+    for f in (
+        page_ids,
+        page_ids_random,
+        longer_than_max_q,
+        longer_than_max_k,
+        high_sums,
+        offsets_anywhere,
+        everything_random,
+    )
+}
+FAULTS |= (
+    _sum_faults("cu_q", lambda b: b.tokens)
+    | _sum_faults("cu_k", lambda b: b.indices * PAGE)
+    | _sum_faults("cu_p", lambda b: b.indices)
+)
 
 
 def faulty(rng, b):
     """A valid batch with one to three faults."""
     m = valid(rng, b)
-    names = [str(n) for n in rng.choice(sorted(FAULTS), rng.choice([1, 2, 3], p=(.6, .3, .1)), replace=False)]
+    names = [str(n) for n in rng.choice(sorted(FAULTS), rng.choice([1, 2, 3], p=(0.6, 0.3, 0.1)), replace=False)]
     for name in names:
         FAULTS[name](rng, m, b)
     return dataclasses.replace(m, faults=tuple(names))

@@ -1,4 +1,5 @@
 """The buckets of one run shared over several processes: compiling and judging are Python, and one process is one core of it."""
+
 import json
 import os
 import subprocess
@@ -35,7 +36,7 @@ def _without_record(argv):
     at = argv.index("--record") if "--record" in argv else None
     if at is None:
         return [word for word in argv if not word.startswith("--record=")]
-    return argv[:at] + argv[at + (2 if argv[at + 1:] and not argv[at + 1].startswith("--") else 1):]
+    return argv[:at] + argv[at + (2 if argv[at + 1 :] and not argv[at + 1].startswith("--") else 1) :]
 
 
 def run(argv, processes, json_path, record=None):
@@ -46,16 +47,39 @@ def run(argv, processes, json_path, record=None):
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with tempfile.TemporaryDirectory(prefix="fuzz_") as folder:
         files = [Path(folder, f"{i}.json") for i in range(processes)]
-        running = [subprocess.Popen([sys.executable, "-m", "fuzz", *argv, "--processes", "1", "--part", f"{i}/{processes}", "--json", str(files[i])], env=environment) for i in range(processes)]
+        running = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "fuzz",
+                    *argv,
+                    "--processes",
+                    "1",
+                    "--part",
+                    f"{i}/{processes}",
+                    "--json",
+                    str(files[i]),
+                ],
+                env=environment,
+            )
+            for i in range(processes)
+        ]
         status = max(abs(process.wait()) for process in running)
         parts = [json.loads(file.read_text()) for file in files if file.exists()]
     if parts:
         total = merged(parts)
         counts = total["counts"]
-        print(f"all: {counts['cases']} cases, {counts.get('invalid', 0)} of them invalid, {len(total['failures'])} failures, {counts.get('not run', 0)} not run; "
-              + ", ".join(f"{name} {right}/{right + wrong}" for name, (right, wrong) in sorted(total["right_and_wrong"].items())), flush=True)
+        print(
+            f"all: {counts['cases']} cases, {counts.get('invalid', 0)} of them invalid, {len(total['failures'])} failures, {counts.get('not run', 0)} not run; "
+            + ", ".join(
+                f"{name} {right}/{right + wrong}" for name, (right, wrong) in sorted(total["right_and_wrong"].items())
+            ),
+            flush=True,
+        )
         if record is not None:
             from .__main__ import write_record
+
             print("record:", write_record(total, record), flush=True)
         if json_path:
             Path(json_path).write_text(json.dumps(total, indent=1) + "\n")

@@ -1,4 +1,5 @@
 """Compiled programs of the buckets: the public op under jax.jit, once an implementation, over results that hold poison before the call."""
+
 import functools
 import threading
 
@@ -17,6 +18,7 @@ from .expected import POISON
 def _poisoner(shape, count):
     def fill():
         return [lax.bitcast_convert_type(jnp.full(shape, POISON, jnp.uint32), jnp.float32)] * count
+
     return jax.jit(fill).lower().compile()
 
 
@@ -34,7 +36,11 @@ class Program:
         self.metadata = [name for name in arrays if name.startswith(("cu_", "kv_", "qo_"))]
         types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (arrays, scales))
         poison = [jax.ShapeDtypeStruct(self.shape, jnp.float32)] * (len(self.calls) if self.poisoned else 0)
-        self.compiled = jax.jit(self._body, donate_argnums=2, keep_unused=True).lower(*types, poison).compile() if self.calls else None
+        self.compiled = (
+            jax.jit(self._body, donate_argnums=2, keep_unused=True).lower(*types, poison).compile()
+            if self.calls
+            else None
+        )
 
     def _split(self, inp):
         arrays, scales = calls.arguments(inp)
@@ -53,7 +59,10 @@ class Program:
         with self._lock:
             if id(pool) not in self._placed:
                 arrays, scales = self._split(pool.inp)
-                self._placed[id(pool)] = jax.device_put(({n: x for n, x in arrays.items() if n not in self.metadata}, scales)), pool
+                self._placed[id(pool)] = (
+                    jax.device_put(({n: x for n, x in arrays.items() if n not in self.metadata}, scales)),
+                    pool,
+                )
             return self._placed[id(pool)][0]
 
     def poison(self):

@@ -1,4 +1,5 @@
 """The fuzzer's loop: cases made ahead in threads, run one by one under a watchdog, judged, counted."""
+
 import collections
 import concurrent.futures
 import json
@@ -18,12 +19,29 @@ LOST = ("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "illegal memory access", "unspecifie
 class Fuzzer:
     """implementations: names of tests/support/calls.py, or "reference". reference_every: every how many cases the reference runs as well (0: never)."""
 
-    def __init__(self, seed, implementations, *, match="", reference_every=0, workers=4, hang_limit=30.0, json_path=None, programs=None, time_limit=1e9):
+    def __init__(
+        self,
+        seed,
+        implementations,
+        *,
+        match="",
+        reference_every=0,
+        workers=4,
+        hang_limit=30.0,
+        json_path=None,
+        programs=None,
+        time_limit=1e9,
+    ):
         self.seed, self.match, self.buckets, self.pools = seed, match, shapes.buckets(match), cases.Pools(seed)
         self.implementations, self.reference_every = list(implementations), reference_every
-        self.workers, self.hang_limit, self.json_path, self.end = workers, hang_limit, json_path, time.monotonic() + time_limit
+        self.workers, self.hang_limit, self.json_path, self.end = (
+            workers,
+            hang_limit,
+            json_path,
+            time.monotonic() + time_limit,
+        )
         self.counts, self.faults, self.slots = collections.Counter(), collections.Counter(), collections.Counter()
-        self.runs = collections.defaultdict(lambda: [0, 0])      # implementation -> [right, wrong]
+        self.runs = collections.defaultdict(lambda: [0, 0])  # implementation -> [right, wrong]
         self.failures, self.seconds = [], {}
         self.programs = programs if programs is not None else {}
 
@@ -37,6 +55,7 @@ class Fuzzer:
     def compile(self, indices):
         """The programs of these cases, side by side."""
         from .programs import Program
+
         start = time.monotonic()
 
         def one(key):
@@ -45,7 +64,9 @@ class Fuzzer:
                 pool = self.pools.get(bucket, number)
             return key, Program(bucket, pool, ["reference"] if reference else self.implementations)
 
-        keys = [(self.bucket(i), False) for i in indices] + [(self.bucket(i), True) for i in indices if self.with_reference(i)]
+        keys = [(self.bucket(i), False) for i in indices] + [
+            (self.bucket(i), True) for i in indices if self.with_reference(i)
+        ]
         keys = [key for key in dict.fromkeys(keys) if key not in self.programs]
         with concurrent.futures.ThreadPoolExecutor(self.workers) as pool:
             self.programs.update(pool.map(one, keys))
@@ -109,7 +130,9 @@ class Fuzzer:
         return True
 
     def fail(self, case, implementation, what):
-        repro = f"PYTHONPATH=.:tests python -m fuzz --seed {self.seed} --case {case.index}" + (f" --buckets {self.match}" if self.match else "")
+        repro = f"PYTHONPATH=.:tests python -m fuzz --seed {self.seed} --case {case.index}" + (
+            f" --buckets {self.match}" if self.match else ""
+        )
         self.failures.append(dict(case=str(case), implementation=implementation, what=what, repro=repro))
         print(f"FAIL {case} {implementation}: {what}\n     {repro}", flush=True)
 
@@ -122,10 +145,21 @@ class Fuzzer:
     # -- what was found ----------------------------------------------------------------------------------------------------
     def summary(self):
         import jax
+
         device = jax.devices()[0]
-        return dict(seed=self.seed, device=device.device_kind, jax=jax.__version__, buckets=len({b for b, _ in self.programs}), counts=dict(self.counts), right_and_wrong=dict(self.runs),
-                    slots_compared={k: int(n) for k, n in self.slots.items()}, faults=dict(sorted(self.faults.items())),
-                    faults_known=len(metadata.FAULTS), seconds={k: round(s, 2) for k, s in self.seconds.items()}, failures=self.failures)
+        return dict(
+            seed=self.seed,
+            device=device.device_kind,
+            jax=jax.__version__,
+            buckets=len({b for b, _ in self.programs}),
+            counts=dict(self.counts),
+            right_and_wrong=dict(self.runs),
+            slots_compared={k: int(n) for k, n in self.slots.items()},
+            faults=dict(sorted(self.faults.items())),
+            faults_known=len(metadata.FAULTS),
+            seconds={k: round(s, 2) for k, s in self.seconds.items()},
+            failures=self.failures,
+        )
 
     def write(self):
         if self.json_path:
@@ -133,7 +167,9 @@ class Fuzzer:
 
     def show(self):
         s, n = self.seconds.get("cases", 0), self.counts["cases"]
-        print(f"seed {self.seed}: {n} cases, {self.counts['invalid']} of them invalid ({self.counts['falls']} with a sum that falls), {sum(self.slots.values())} slots compared; programs in {self.seconds.get('compile', 0):.1f} s, cases in {s:.1f} s")
+        print(
+            f"seed {self.seed}: {n} cases, {self.counts['invalid']} of them invalid ({self.counts['falls']} with a sum that falls), {sum(self.slots.values())} slots compared; programs in {self.seconds.get('compile', 0):.1f} s, cases in {s:.1f} s"
+        )
         for name, (right, wrong) in sorted(self.runs.items()):
             print(f"  {name} {right}/{right + wrong} cases")
         print(f"{len(self.failures)} failures, {self.counts['not run']} cases not run", flush=True)

@@ -4,6 +4,7 @@
 
 Exit status: 0 all clean, 1 errors or deaths, 3 time ran out before the end.
 """
+
 import argparse
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ class FuzzSanitizer(sanitize.Sanitizer):
     def chunks(self, names):
         """Whole buckets: a process compiles few programs."""
         size = max(RUN, self.args.cases // self.args.processes // RUN * RUN)
-        return [names[i:i + size] for i in range(0, len(names), size)]
+        return [names[i : i + size] for i in range(0, len(names), size)]
 
     @property
     def claim(self):

@@ -3,6 +3,7 @@
 Shapes are small, so that a case costs launches and no time: what they differ in is what kernels differ in (columns of a decode, tiles and
 head groups of a prefill, sizes of 0 and 1, more sequences than a CTA has a table for).
 """
+
 import dataclasses
 
 from support.calls import IMPLEMENTATIONS, LAYOUTS
@@ -38,6 +39,7 @@ SHAPES = {
 @dataclasses.dataclass(frozen=True)
 class Bucket:
     """mask: 0 none, 1 causal with offset k_len - q_len, 2 causal with qo_offset."""
+
     shape: str
     fmt: str
     mask: int
@@ -61,11 +63,20 @@ class Bucket:
 
     def layout(self, implementation):
         """Each kernel gets one of the two scale layouts, by turns over the buckets."""
-        turn = list(SHAPES).index(self.shape) + self.mask + (self.fmt == "mxfp4") + IMPLEMENTATIONS.index(implementation) if implementation in IMPLEMENTATIONS else self.mask
+        turn = (
+            list(SHAPES).index(self.shape) + self.mask + (self.fmt == "mxfp4") + IMPLEMENTATIONS.index(implementation)
+            if implementation in IMPLEMENTATIONS
+            else self.mask
+        )
         return LAYOUTS[turn % 2]
 
 
 def buckets(match=""):
     """All of them, in order; `match`: parts of names, separated by commas."""
-    everything = [Bucket(shape, fmt, mask, *sizes) for shape, sizes in SHAPES.items() for fmt in ("nvfp4", "mxfp4") for mask in (0, 1, 2)]
+    everything = [
+        Bucket(shape, fmt, mask, *sizes)
+        for shape, sizes in SHAPES.items()
+        for fmt in ("nvfp4", "mxfp4")
+        for mask in (0, 1, 2)
+    ]
     return [b for b in everything if any(part in b.name for part in match.split(","))]

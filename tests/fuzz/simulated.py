@@ -1,7 +1,8 @@
 """The fuzzer's cases on the real PTX in the simulator (tests/ptxsim): accesses, hangs, races and undefined data are seen, slot by slot, without a GPU.
 
-    PYTHONPATH=.:tests python -m fuzz.simulated --seed 1 --cases 200 --variants sm_90a.native.decode
+PYTHONPATH=.:tests python -m fuzz.simulated --seed 1 --cases 200 --variants sm_90a.native.decode
 """
+
 import argparse
 import collections
 import dataclasses
@@ -21,11 +22,19 @@ SHAPES = "decode_8_2,columns_32,columns_64,many_sequences,one_query_each,one_lon
 def run(variant, case, truth, schedule="eager"):
     """Sentences on what is wrong with one case on one variant; empty if nothing is."""
     m = case.metadata
-    inp = dataclasses.replace(case.pool.inp, cu_q=m.cu_q, cu_k=m.cu_k, cu_p=m.cu_p, kv_indices=m.kv_indices, qo_offset=m.qo_offset)
+    inp = dataclasses.replace(
+        case.pool.inp, cu_q=m.cu_q, cu_k=m.cu_k, cu_p=m.cu_p, kv_indices=m.kv_indices, qo_offset=m.qo_offset
+    )
     mode, _, seed = schedule.partition(":")
     passes = (None, 3)[case.index % 2] if variant.path == "prefill" else None
     try:
-        outcome = launches.run_variant(kernels.load(variant.launches), variant, wire(inp, variant.scale_layout, passes), mode=mode, seed=int(seed or 0))
+        outcome = launches.run_variant(
+            kernels.load(variant.launches),
+            variant,
+            wire(inp, variant.scale_layout, passes),
+            mode=mode,
+            seed=int(seed or 0),
+        )
     except SimError as error:
         return [f"{type(error).__name__}: {error}"]
     problem = expected.judge(outcome.scores, case.pool, truth)
@@ -46,8 +55,10 @@ def sweep(seed, indices, variants, schedules=("eager", "random:7"), report=print
         counts["cases"] += 1
         counts["invalid"] += bool(case.invalid)
         if problems:
-            line = f"{selection.label(variant)} {schedule} {case}: {problems[0]} ({len(problems)} problems)\n     " \
-                   f"PYTHONPATH=.:tests python -m fuzz.simulated --seed {seed} --first {index} --cases 1 --variants {selection.label(variant)} --schedules {schedule}"
+            line = (
+                f"{selection.label(variant)} {schedule} {case}: {problems[0]} ({len(problems)} problems)\n     "
+                f"PYTHONPATH=.:tests python -m fuzz.simulated --seed {seed} --first {index} --cases 1 --variants {selection.label(variant)} --schedules {schedule}"
+            )
             failures.append(line)
             report("FAIL " + line)
     return counts, failures

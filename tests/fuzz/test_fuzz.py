@@ -1,4 +1,5 @@
 """A small share of the fuzzer without a GPU: the reference over a few buckets, the oracle against the naive one, and that every kind of wrong is noticed."""
+
 import collections
 import dataclasses
 import os
@@ -16,8 +17,10 @@ from fuzz.run import Fuzzer
 from support import oracle
 
 TESTS = Path(__file__).resolve().parents[1]
-REFERENCE = ("decode_8_2-nvfp4-mask2,columns_32-mxfp4-mask1,many_sequences-nvfp4-mask1,prefill_4_2-mxfp4-mask2,one_query_each-nvfp4-mask0,no_pages-mxfp4-mask1,"
-             "no_sequences-nvfp4-mask2,two_queries-mxfp4-mask2")
+REFERENCE = (
+    "decode_8_2-nvfp4-mask2,columns_32-mxfp4-mask1,many_sequences-nvfp4-mask1,prefill_4_2-mxfp4-mask2,one_query_each-nvfp4-mask0,no_pages-mxfp4-mask1,"
+    "no_sequences-nvfp4-mask2,two_queries-mxfp4-mask2"
+)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -28,7 +31,9 @@ def test_the_reference(seed):
     assert fuzzer.counts["invalid"] > 100 and 50 < fuzzer.counts["falls"] < fuzzer.counts["invalid"] - 50
 
 
-SMALL = shapes.buckets("decode_4_1-nvfp4,decode_8_2-mxfp4,columns_32-nvfp4,one_query_each,two_queries,no_list,all_of_size_1,wide_pool-mxfp4-mask0")
+SMALL = shapes.buckets(
+    "decode_4_1-nvfp4,decode_8_2-mxfp4,columns_32-nvfp4,one_query_each,two_queries,no_list,all_of_size_1,wide_pool-mxfp4-mask0"
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +45,18 @@ def drawn():
 
 def test_its_oracle_is_the_naive_one(drawn):
     for case, truth in drawn:
-        inp = dataclasses.replace(case.pool.inp, **{f.name: getattr(case.metadata, f.name) for f in dataclasses.fields(metadata.Metadata) if f.name != "faults"})
+        inp = dataclasses.replace(
+            case.pool.inp,
+            **{
+                f.name: getattr(case.metadata, f.name)
+                for f in dataclasses.fields(metadata.Metadata)
+                if f.name != "faults"
+            },
+        )
         naive = oracle.evaluate(inp)
-        np.testing.assert_allclose(truth.truth.scores, naive.scores, rtol=1e-12, atol=0 if case.pool.exact else 1e-9, err_msg=str(case))
+        np.testing.assert_allclose(
+            truth.truth.scores, naive.scores, rtol=1e-12, atol=0 if case.pool.exact else 1e-9, err_msg=str(case)
+        )
         if not case.pool.exact:
             finite = np.isfinite(naive.scores)
             np.testing.assert_allclose(truth.truth.bound[finite], naive.bound[finite], rtol=1e-12, err_msg=str(case))
@@ -52,7 +66,9 @@ def test_what_is_drawn(drawn):
     """Valid batches are valid, all faults come up, many of them without a sum that falls, and blocks are seen then."""
     assert not [case for case, _ in drawn if case.invalid and not case.metadata.faults]
     assert sum(bool(case.invalid) for case, _ in drawn) > 90
-    assert {fault for i in range(700) for fault in cases.make(4, i, shapes.buckets()).metadata.faults} == set(metadata.FAULTS)
+    assert {fault for i in range(700) for fault in cases.make(4, i, shapes.buckets()).metadata.faults} == set(
+        metadata.FAULTS
+    )
     assert 30 < sum(truth.falls for _, truth in drawn) < 100
     assert sum(bool(case.invalid) and truth.visible.any() for case, truth in drawn) > 30
     pools = cases.Pools(3)
@@ -88,7 +104,7 @@ def wrong_outputs(case, truth):
         elif not case.pool.exact and truth.truth.bound[finite].any():
             yield "error above", (right + np.where(finite, 1e-3 * truth.truth.bound, 0)).astype(np.float32)
     if case.pool.exact and truth.visible.any() and case.bucket.pages > 2:
-        pool = dataclasses.replace(case.pool, scores=np.roll(case.pool.scores, 1, axis=2))      # every page's neighbour
+        pool = dataclasses.replace(case.pool, scores=np.roll(case.pool.scores, 1, axis=2))  # every page's neighbour
         other = expected.expect(pool, case.metadata).truth.scores.astype(np.float32)
         if not np.array_equal(other, right, equal_nan=True):
             yield " ", other
@@ -103,7 +119,21 @@ def test_every_kind_of_wrong_is_noticed(drawn):
             problem = expected.judge(out, case.pool, truth)
             assert (what in problem) if what else not problem, (str(case), what, problem)
             noticed[what] += bool(what)
-    assert min(noticed[w] for w in ("-inf set differs", "not written", "NaN set differs", "set differs", "bits differ", "error above", " ")) > 10, noticed
+    assert (
+        min(
+            noticed[w]
+            for w in (
+                "-inf set differs",
+                "not written",
+                "NaN set differs",
+                "set differs",
+                "bits differ",
+                "error above",
+                " ",
+            )
+        )
+        > 10
+    ), noticed
 
 
 @pytest.mark.parametrize("name", ["cu_q", "cu_p"])
@@ -111,7 +141,13 @@ def test_a_sum_that_falls_is_to_give_nan_everywhere(name):
     bucket = shapes.buckets("decode_8_2-nvfp4-mask0")[0]
     pool = values.make(bucket, 0, 1)
     cu = lambda *x: np.array(x, np.int32)  # noqa: E731
-    m = metadata.Metadata(cu(0, 4, 8, 12, 12, 12, 12), cu(0, 256, 512, 768, 768, 768, 768), cu(0, 2, 4, 6, 6, 6, 6), np.arange(24, dtype=np.int32) % 20, None)
+    m = metadata.Metadata(
+        cu(0, 4, 8, 12, 12, 12, 12),
+        cu(0, 256, 512, 768, 768, 768, 768),
+        cu(0, 2, 4, 6, 6, 6, 6),
+        np.arange(24, dtype=np.int32) % 20,
+        None,
+    )
     rising = expected.expect(pool, m)
     getattr(m, name)[5] -= 1
     truth = expected.expect(pool, m)
@@ -132,16 +168,30 @@ def test_a_failure_tells_how_to_run_it_again(capsys):
     assert not fuzzer.run(range(4))
     line = re.search(r"python -m fuzz (.*)", capsys.readouterr().out)[1]
     assert line == fuzzer.failures[0]["repro"].split("fuzz ")[1] == f"--seed 9 --case 0 --buckets {match}"
-    assert command.main([*line.split(), "--implementations", "reference"]) == 0        # the case is right: only the stand-in was wrong
+    assert (
+        command.main([*line.split(), "--implementations", "reference"]) == 0
+    )  # the case is right: only the stand-in was wrong
 
 
 def test_a_hang_ends_the_run_and_names_the_case(tmp_path):
-    script = ("import sys, time\nfrom fuzz.run import Fuzzer\n"
-              "f = Fuzzer(9, ['decode'], match='two_queries-mxfp4-mask2', workers=1, hang_limit=1, json_path=sys.argv[1])\n"
-              "f.programs[f.bucket(0), False] = lambda pool, m: time.sleep(60)\n"
-              "f.run(range(4))\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), *(p for p in sys.path if p)]), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "out.json"], capture_output=True, text=True, env=environment, timeout=120)
+    script = (
+        "import sys, time\nfrom fuzz.run import Fuzzer\n"
+        "f = Fuzzer(9, ['decode'], match='two_queries-mxfp4-mask2', workers=1, hang_limit=1, json_path=sys.argv[1])\n"
+        "f.programs[f.bucket(0), False] = lambda pool, m: time.sleep(60)\n"
+        "f.run(range(4))\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), *(p for p in sys.path if p)]),
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "out.json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
     assert done.returncode == 4, done.stderr
     assert "no end after 1 s: hung" in done.stdout and "--seed 9 --case 0 --buckets two" in done.stdout
     assert "hung" in (tmp_path / "out.json").read_text()

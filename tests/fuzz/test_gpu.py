@@ -1,4 +1,5 @@
 """The whole fuzzer on a GPU: make test-gpu."""
+
 import jax
 import pytest
 

@@ -2,6 +2,7 @@
 
 An op's file in ops/ has TESTS, an object with these members. A case is an object of the op's own, with `name` and `tags`.
 """
+
 import dataclasses
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ class Wire:
                 of the op's loop may be absent: everything is one pass then
     sizes       {name: int}, of the sizes that stand in results alone
     """
+
     operands: dict
     attributes: dict
     sizes: dict = dataclasses.field(default_factory=dict)
@@ -30,14 +32,23 @@ class Wire:
     def values(self, spec: OpSpec) -> dict[str, int]:
         """What kernel parameters and expressions may name, but for the loop's scalar and step: sizes, integers, choices by the index of their value."""
         shapes = [self.operands[name].shape for name in spec.operand_names]
-        numbers = {a.name: int(self.attributes[a.name]) for a in spec.attributes if isinstance(a, Integer) and a.name in self.attributes}
-        chosen = {a.name: a.values.index(self.attributes[a.name]) for a in spec.attributes if isinstance(a, Choice) and a.name in self.attributes}
+        numbers = {
+            a.name: int(self.attributes[a.name])
+            for a in spec.attributes
+            if isinstance(a, Integer) and a.name in self.attributes
+        }
+        chosen = {
+            a.name: a.values.index(self.attributes[a.name])
+            for a in spec.attributes
+            if isinstance(a, Choice) and a.name in self.attributes
+        }
         return {**spec.bind(self.attributes, shapes, self.sizes), **numbers, **chosen}
 
 
 @dataclasses.dataclass
 class Verdict:
     """How results compare with the truth. problems: sentences; exact: the row asks for equal bits, and has them; worst: error over the sum of magnitudes."""
+
     problems: list
     exact: bool = False
     worst: float = 0.0

@@ -1,4 +1,5 @@
 """The ops that have tests: the modules of ops/. `JFI_OP` (make check OP=...) narrows them to one."""
+
 import functools
 import importlib
 import os
@@ -24,7 +25,9 @@ def op(name):
     try:
         return everything()[name]
     except KeyError:
-        raise KeyError(f"op {name!r} has no tests: write tests/harness/ops/{name}.py with TESTS (tests/harness/protocol.py)") from None
+        raise KeyError(
+            f"op {name!r} has no tests: write tests/harness/ops/{name}.py with TESTS (tests/harness/protocol.py)"
+        ) from None
 
 
 def chosen():

@@ -1,4 +1,5 @@
 """Every op, by its file in ops/ alone: its rows, its oracle and its definition agree, and the protocol that the other tests build on holds."""
+
 import re
 
 import jax
@@ -22,7 +23,11 @@ def everything():
 
 def choices_of(tests, case):
     """The choices of a variant that runs the case, one of them."""
-    fitting = [v.choices for v in variants.VARIANTS if v.op == tests.spec.name and any(c.name == case.name for c in tests.cases(**v.choices))]
+    fitting = [
+        v.choices
+        for v in variants.VARIANTS
+        if v.op == tests.spec.name and any(c.name == case.name for c in tests.cases(**v.choices))
+    ]
     assert fitting, f"no variant runs {case.name}"
     return fitting[0]
 
@@ -36,7 +41,10 @@ def results(tests, case, choices):
     if key not in _kept:
         function, arrays = tests.call(case, "reference", choices)
         out = jax.jit(function)(**arrays)
-        _kept[key] = {b.name: np.asarray(x) for b, x in zip(tests.spec.results, out if isinstance(out, tuple) else (out,), strict=True)}
+        _kept[key] = {
+            b.name: np.asarray(x)
+            for b, x in zip(tests.spec.results, out if isinstance(out, tuple) else (out,), strict=True)
+        }
     return _kept[key]
 
 
@@ -66,8 +74,12 @@ def test_the_custom_call_is_as_the_spec_says(tests, case):
     wire = tests.operands(case, choices).of(choices)
     values = wire.values(tests.spec)
     types = tests.spec.operand_types(wire.attributes, values)
-    assert {name: (x.dtype.name, x.shape) for name, x in wire.operands.items()} == {name: (dtype, tuple(shape)) for name, (dtype, shape) in types.items()}
-    assert {name: x.shape for name, x in results(tests, case, choices).items()} == {name: tuple(shape) for name, (_, shape) in tests.spec.result_types(wire.attributes, values).items()}
+    assert {name: (x.dtype.name, x.shape) for name, x in wire.operands.items()} == {
+        name: (dtype, tuple(shape)) for name, (dtype, shape) in types.items()
+    }
+    assert {name: x.shape for name, x in results(tests, case, choices).items()} == {
+        name: tuple(shape) for name, (_, shape) in tests.spec.result_types(wire.attributes, values).items()
+    }
 
 
 @pytest.mark.parametrize("tests", [pytest.param(t, id=t.spec.name) for t in CHOSEN])
@@ -98,6 +110,8 @@ def test_bytes_that_do_not_count_and_parts_alone(tests):
         for part, where in tests.parts(case):
             alone = results(tests, part, choices)
             for name, (index, own) in where.items():
-                np.testing.assert_array_equal(bits(alone[name][own]), bits(whole[name][index]), err_msg=f"{part.name}: {name}")
+                np.testing.assert_array_equal(
+                    bits(alone[name][own]), bits(whole[name][index]), err_msg=f"{part.name}: {name}"
+                )
                 parts += 1
     assert scrambled and parts

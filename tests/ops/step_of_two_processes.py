@@ -2,6 +2,7 @@
 
 Sequences are split over all devices of all processes. Each process holds its own part only, and checks its own part of the result; the sum over all is a collective.
 """
+
 import sys
 
 import jax
@@ -24,19 +25,33 @@ def main(port, process):
 
     def local(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, ids):
         scores = jfi.fp4_indexer_block_scores(q, k, q_scale, k_scale, cu_q, cu_k, cu_p, kv_indices=ids, **inp.statics())
-        best = jax.lax.top_k(scores.transpose(0, 2, 1), 2)[1]                          # blocks to attend to
+        best = jax.lax.top_k(scores.transpose(0, 2, 1), 2)[1]  # blocks to attend to
         return scores, best, jax.lax.psum(jnp.isfinite(scores).sum(), "x")
 
     x = P("x")
     specs = (x, P(), x, P(), x, x, x, x)
     step = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(None, None, "x"), P(None, "x"), P())))
-    whole = (inp.q[m.rows], inp.k, inp.q_scale[m.rows], inp.k_scale, m.cu_seqlens_q, m.cu_seqlens_k, m.cu_page_offsets, m.kv_indices)
+    whole = (
+        inp.q[m.rows],
+        inp.k,
+        inp.q_scale[m.rows],
+        inp.k_scale,
+        m.cu_seqlens_q,
+        m.cu_seqlens_k,
+        m.cu_page_offsets,
+        m.kv_indices,
+    )
     # Every process gives what its own devices hold: half of what is split, all of what is not.
     half = lambda x: np.split(x, 2)[process]
-    placed = [jax.make_array_from_process_local_data(NamedSharding(mesh, spec), half(x) if spec == P("x") else x, x.shape) for x, spec in zip(whole, specs, strict=True)]
+    placed = [
+        jax.make_array_from_process_local_data(NamedSharding(mesh, spec), half(x) if spec == P("x") else x, x.shape)
+        for x, spec in zip(whole, specs, strict=True)
+    ]
     scores, best, finite = step(*placed)
     want = np.full(scores.shape, -np.inf, np.float32)
-    want[..., m.columns] = np.asarray(jfi.reference.fp4_indexer_block_scores(**inp.arrays(), **inp.statics()))[..., :m.columns.size]
+    want[..., m.columns] = np.asarray(jfi.reference.fp4_indexer_block_scores(**inp.arrays(), **inp.statics()))[
+        ..., : m.columns.size
+    ]
     assert not scores.is_fully_addressable
     for shard in scores.addressable_shards:
         np.testing.assert_array_equal(shard.data, want[shard.index])

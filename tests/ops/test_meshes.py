@@ -1,4 +1,5 @@
 """Every transformation over every kind of mesh, on fake CPU devices: the result of the plain call, split as asked, nothing gathered. docs/sharding.md has the table."""
+
 import functools
 
 import jax
@@ -20,14 +21,26 @@ BY_HEADS = (P(None, "x"),) * 4 + (P(),) * 4
 
 
 def op(*operands, scale=None, **more):
-    return jfi.fp4_indexer_block_scores(**dict(zip(NAMES, operands, strict=True)), **BATCH.statics(), q_global_scale=scale, **more)
+    return jfi.fp4_indexer_block_scores(
+        **dict(zip(NAMES, operands, strict=True)), **BATCH.statics(), q_global_scale=scale, **more
+    )
 
 
 def check(q, k, cu_q, cu_k, cu_p, ids):
-    jfi.ragged.check(cu_q, cu_k, cu_p, ids, tokens=q.shape[0], num_pages=k.shape[0], max_seqlen_q=BATCH.max_seqlen_q, max_seqlen_k=BATCH.max_seqlen_k)
+    jfi.ragged.check(
+        cu_q,
+        cu_k,
+        cu_p,
+        ids,
+        tokens=q.shape[0],
+        num_pages=k.shape[0],
+        max_seqlen_q=BATCH.max_seqlen_q,
+        max_seqlen_k=BATCH.max_seqlen_k,
+    )
 
 
 # Each takes the eight operands and returns something whose leading axes are [..., Hq, Ktiles, Tq].
+
 
 def plain(*operands):
     return op(*operands)
@@ -41,9 +54,11 @@ def vmapped(q, *rest):
 
 def scanned(q, *rest):
     """The carry starts as scores, and every step has queries of its own."""
+
     def step(carry, flip):
         scores = op(q ^ flip, *rest)
         return jnp.maximum(carry, scores), scores
+
     return jax.lax.scan(step, op(q, *rest), jnp.arange(3, dtype=jnp.uint8))[1]
 
 
@@ -51,6 +66,7 @@ def looped(q, *rest):
     def step(state):
         i, q, _ = state
         return i + 1, q ^ i.astype(jnp.uint8), op(q, *rest)
+
     return jax.lax.while_loop(lambda state: state[0] < 3, step, (jnp.int32(1), q, jnp.zeros_like(op(q, *rest))))[2]
 
 
@@ -73,9 +89,21 @@ def over(kind, function, out_lead=0):
     out = P(*(None,) * out_lead, "x")
     if kind in ("auto", "explicit"):
         devices = mesh(AxisType.Auto if kind == "auto" else AxisType.Explicit, x=4)
-        return function, [jax.device_put(x, NamedSharding(devices, s)) for x, s in zip(operands(), BY_HEADS)], devices, out
+        return (
+            function,
+            [jax.device_put(x, NamedSharding(devices, s)) for x, s in zip(operands(), BY_HEADS)],
+            devices,
+            out,
+        )
     devices = mesh(x=4) if kind == "shard_map" else mesh(x=4, y=2)
-    f = jax.shard_map(function, mesh=devices, in_specs=BY_HEADS, out_specs=out, axis_names={"x"} if kind == "partial" else set(), check_vma=True)
+    f = jax.shard_map(
+        function,
+        mesh=devices,
+        in_specs=BY_HEADS,
+        out_specs=out,
+        axis_names={"x"} if kind == "partial" else set(),
+        check_vma=True,
+    )
     return f, [jax.device_put(x, NamedSharding(devices, s)) for x, s in zip(operands(), BY_HEADS)], devices, out
 
 
@@ -102,7 +130,9 @@ def test_explicit_tokens(name):
     specs = [x, keys, x if layout == "public" else P("x"), keys if layout == "public" else P(), *[P()] * 4]
     with jax.set_mesh(devices):
         placed = [jax.device_put(arrays[n], NamedSharding(devices, s)) for n, s in zip(NAMES, specs)]
-        f = jax.jit(lambda *operands: jfi.fp4_indexer_block_scores(**dict(zip(NAMES, operands)), **BATCH.statics(layout)))
+        f = jax.jit(
+            lambda *operands: jfi.fp4_indexer_block_scores(**dict(zip(NAMES, operands)), **BATCH.statics(layout))
+        )
         got = f(*placed)
         assert collectives(f.lower(*placed).compile()) == []
     assert tuple(jax.typeof(got).sharding.spec) == ("x" if "heads" in name else None, None, rows)
@@ -114,15 +144,27 @@ def test_pmap(name):
     """By sequences, one a device; the pool is passed once. pmap is `jit(shard_map)` today."""
     m = jfi.ragged.shard(*operands()[4:], num_shards=3)
     arrays = BATCH.arrays()
-    each = [arrays["q_fp4"][m.rows], arrays["k_fp4"], arrays["q_scale"][m.rows], arrays["k_scale"], m.cu_seqlens_q, m.cu_seqlens_k, m.cu_page_offsets, m.kv_indices]
+    each = [
+        arrays["q_fp4"][m.rows],
+        arrays["k_fp4"],
+        arrays["q_scale"][m.rows],
+        arrays["k_scale"],
+        m.cu_seqlens_q,
+        m.cu_seqlens_k,
+        m.cu_page_offsets,
+        m.kv_indices,
+    ]
     axes = (0, None, 0, None, 0, 0, 0, 0)
-    got = jax.pmap(TRANSFORMATIONS[name], in_axes=axes, devices=jax.devices()[:3])(*(x if axis is None else x.reshape(3, -1, *x.shape[1:]) for x, axis in zip(each, axes)))
+    got = jax.pmap(TRANSFORMATIONS[name], in_axes=axes, devices=jax.devices()[:3])(
+        *(x if axis is None else x.reshape(3, -1, *x.shape[1:]) for x, axis in zip(each, axes))
+    )
     np.testing.assert_array_equal(np.concatenate(np.asarray(got), axis=-1)[..., m.columns], expected(name))
 
 
 @pytest.mark.parametrize("kind", ["auto", "explicit", "shard_map", "partial"])
 def test_checkify(kind):
     """Bad metadata is found; good metadata changes nothing. JAX's checkify takes no program with Explicit axes or a partial shard_map: there the checks are one of their own."""
+
     def checked(*operands):
         check(operands[0], operands[1], *operands[4:])
         return op(*operands)
@@ -170,7 +212,7 @@ def test_grad_is_refused(kind):
 def test_eager_calls_compile_once(kind):
     f, placed, devices, _ = over(kind, op)
     with jax.set_mesh(devices):
-        f = jax.jit(f) if kind in ("shard_map", "partial") else f       # shard_map by itself runs op by op
+        f = jax.jit(f) if kind in ("shard_map", "partial") else f  # shard_map by itself runs op by op
         f(*placed)
         with jax.log_compiles(True), Logged() as records:
             for flip in (1, 2):
@@ -184,6 +226,7 @@ class Logged:
 
     def __enter__(self):
         import logging
+
         self.messages, self.handler = [], logging.Handler()
         self.handler.emit = lambda record: self.messages.append(record.getMessage())
         logging.getLogger("jax").addHandler(self.handler)
@@ -191,16 +234,28 @@ class Logged:
 
     def __exit__(self, *_):
         import logging
+
         logging.getLogger("jax").removeHandler(self.handler)
 
 
 # ---- what Explicit axes refuse
 
-@pytest.mark.parametrize("placement, parts", [
-    ({0: P("x")}, ("q_scale: got sharding", "expected PartitionSpec('x',), as the other operands are split", "reshard")),
-    ({0: P(None, "x"), 2: P(None, "x")}, ("k: got 4 heads_kv split over (), heads_q split over ('x',)", "split over the same mesh axes", "reshard")),
-    ({1: P("x"), 3: P("x")}, ("k: got sharding", "docs/sharding.md")),
-    ({7: P("x")}, ("kv_indices: got sharding", "expected PartitionSpec()"))])
+
+@pytest.mark.parametrize(
+    "placement, parts",
+    [
+        (
+            {0: P("x")},
+            ("q_scale: got sharding", "expected PartitionSpec('x',), as the other operands are split", "reshard"),
+        ),
+        (
+            {0: P(None, "x"), 2: P(None, "x")},
+            ("k: got 4 heads_kv split over (), heads_q split over ('x',)", "split over the same mesh axes", "reshard"),
+        ),
+        ({1: P("x"), 3: P("x")}, ("k: got sharding", "docs/sharding.md")),
+        ({7: P("x")}, ("kv_indices: got sharding", "expected PartitionSpec()")),
+    ],
+)
 def test_explicit_axes_that_cannot_stay_split_are_refused_with_advice(placement, parts):
     devices = mesh(AxisType.Explicit, x=2)
     with jax.set_mesh(devices):
@@ -225,7 +280,12 @@ FORMATS_OVER_AXES = {
     "to_blocked rows": (lambda x: jfi.to_blocked(x), np.uint8, (256, 8), ("x",)),
     "to_blocked heads": (lambda x: jfi.to_blocked(x), np.uint8, (2, 33, 5), ("x",)),
     "from_blocked": (lambda x: jfi.from_blocked(x, 256, 8), np.uint8, (2, 2, 32, 4, 4), ("x",)),
-    "reorder pages": (lambda x: jfi.fp4_indexer_reorder_scales_for_mma(np.ones((1, 3, 8), np.uint8), x)[1], np.uint8, (2, 3, 128, 8), ("x",)),
+    "reorder pages": (
+        lambda x: jfi.fp4_indexer_reorder_scales_for_mma(np.ones((1, 3, 8), np.uint8), x)[1],
+        np.uint8,
+        (2, 3, 128, 8),
+        ("x",),
+    ),
 }
 
 
@@ -242,5 +302,8 @@ def test_formats_take_arrays_over_explicit_axes(name):
 def test_reordering_scales_split_by_heads_over_explicit_axes_is_refused():
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
     k_scale = jax.device_put(np.zeros((3, 2, 128, 8), np.uint8), NamedSharding(mesh, P(None, "x")))
-    with pytest.raises(TypeError, match="fp4_indexer_reorder_scales_for_mma: k_scale: got sharding .* over explicit mesh axes, expected pages split.*jax.shard_map"):
+    with pytest.raises(
+        TypeError,
+        match="fp4_indexer_reorder_scales_for_mma: k_scale: got sharding .* over explicit mesh axes, expected pages split.*jax.shard_map",
+    ):
         jfi.fp4_indexer_reorder_scales_for_mma(np.zeros((1, 2, 8), np.uint8), k_scale)

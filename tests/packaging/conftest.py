@@ -1,4 +1,5 @@
 """The wheel of this checkout, built once a session, and its files in a folder of their own."""
+
 import pathlib
 import subprocess
 import sys
@@ -13,8 +14,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def wheel(tmp_path_factory):
     """Built from this checkout in this environment; cubins that are up to date are taken as they are."""
     folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder,
-                           f"-Cbuild-dir={folder / 'build'}", ROOT], capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            folder,
+            f"-Cbuild-dir={folder / 'build'}",
+            ROOT,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (path,) = folder.glob("*.whl")
     return path

@@ -1,5 +1,6 @@
 """The situations of installations.py in this environment: some of them in `make test` (tests/tiers.py), all in `make test-all`, which also runs that file
 under the oldest and the newest JAX."""
+
 import sys
 
 import installations

@@ -1,4 +1,5 @@
 """The wheel: what is in it, and that it works beside nothing but its run-time requirements."""
+
 import os
 import re
 import subprocess
@@ -18,16 +19,31 @@ def run(installed, code):
 
     -S: no .pth file, so that an editable install of this checkout stays out; site-packages is for JAX.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), sysconfig.get_path("purelib")]), "JFI_LIBCUDA": "/nonexistent/libcuda.so.1",
-                   "JAX_PLATFORMS": "cpu"}
-    lines = ["import sys", "sys.modules['cutlass'] = None", "import jax_fp4_indexer", f"assert jax_fp4_indexer.__file__.startswith({str(installed)!r})", code]
-    done = subprocess.run([sys.executable, "-S", "-c", "\n".join(lines)], capture_output=True, text=True, env=environment, cwd=installed)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(installed), sysconfig.get_path("purelib")]),
+        "JFI_LIBCUDA": "/nonexistent/libcuda.so.1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    lines = [
+        "import sys",
+        "sys.modules['cutlass'] = None",
+        "import jax_fp4_indexer",
+        f"assert jax_fp4_indexer.__file__.startswith({str(installed)!r})",
+        code,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "\n".join(lines)], capture_output=True, text=True, env=environment, cwd=installed
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_one_wheel_serves_every_python(wheel):
-    assert re.fullmatch(r"jax_fp4_indexer-[\d.]+-py3-none-(linux|manylinux\w*)_x86_64\.whl", wheel.name) or os.uname().machine != "x86_64"
+    assert (
+        re.fullmatch(r"jax_fp4_indexer-[\d.]+-py3-none-(linux|manylinux\w*)_x86_64\.whl", wheel.name)
+        or os.uname().machine != "x86_64"
+    )
     assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
 
 
@@ -41,7 +57,11 @@ def test_the_wheel_has_the_library_and_every_cubin(wheel, installed):
     cubins = {n for n in names if n.endswith(".cubin")}
     assert cubins == {f"jax_fp4_indexer/cubins/{k['cubin']}" for k in data["kernels"]}
     assert any(n.endswith("/licenses/LICENSE") for n in names)
-    strange = [n for n in names if not n.startswith("jax_fp4_indexer") or "__pycache__" in n or n.endswith((".cc", ".h", ".ptx"))]
+    strange = [
+        n
+        for n in names
+        if not n.startswith("jax_fp4_indexer") or "__pycache__" in n or n.endswith((".cc", ".h", ".ptx"))
+    ]
     assert strange == []
 
 
@@ -50,11 +70,20 @@ def test_the_wheel_asks_for_what_it_needs(wheel):
         (name,) = (n for n in z.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = z.read(name).decode()
         (entry,) = (n for n in z.namelist() if n.endswith("entry_points.txt"))
-        assert "jax-fp4-indexer = jax_fp4_indexer.__main__:main" in z.read(entry).decode().replace("=", " = ").replace("  ", " ")
+        assert "jax-fp4-indexer = jax_fp4_indexer.__main__:main" in z.read(entry).decode().replace("=", " = ").replace(
+            "  ", " "
+        )
     needed = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.M)
     assert "jax" in needed and not [n for n in needed if "cutlass" in n or "nvidia" in n]
     assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)) == {
-        "cuda12", "cuda13", "export", "cli", "test", "bench", "dev"}
+        "cuda12",
+        "cuda13",
+        "export",
+        "cli",
+        "test",
+        "bench",
+        "dev",
+    }
     assert "Requires-Python: >=3.11" in metadata
 
 
@@ -63,7 +92,9 @@ def test_the_library_loads_without_a_driver(installed):
 
 
 def test_the_package_works_without_the_dsl_and_without_a_driver(installed):
-    out = run(installed, """
+    out = run(
+        installed,
+        """
 import numpy as np
 import jax
 import jax.numpy as jnp
@@ -82,7 +113,8 @@ y = jax.jit(lambda: jax_fp4_indexer.nvfp4_batched_gemv(c(2, 3, 64), c(2, 64), s(
 assert y.shape == (2, 3) and bool((y == 128).all()), y
 assert 'jax_fp4_indexer.kernels' not in sys.modules and 'click' not in sys.modules
 print("both")
-""")
+""",
+    )
     scores, gemv, end = out.splitlines()
     assert scores.startswith("sm_90a native block_scores.decode.nvfp4.public.") and end == "both"
     assert gemv.startswith("batched_gemv.public.n1"), gemv

@@ -9,6 +9,7 @@
 
 `cubins` names a folder with other kernels to begin with (racecheck_build.py). With `ctas`, kernels that fill the GPU are launched with that many CTAs for each that they ask of a multiprocessor. A process has one manifest: `load` comes first in it.
 """
+
 import atexit
 import hashlib
 import json
@@ -20,11 +21,19 @@ import jax_fp4_indexer as jfi
 from jax_fp4_indexer.aot import inspect
 from jax_fp4_indexer.primitives import runtime
 
-OPCODE, BAR, STG, NOP = 0xFFF, 0x11D, 0x186, 0x918          # STG and BAR: the low 9 bits, as in aot/inspect.py; NOP: with the form of its operands
-BAR_ALL, BAR_REGISTER = 0xB1D, 0x51D                        # low 12 bits of BAR with the number at once, as the barrier of the CTA has it, and in a register
-NUMBER = 54                                                 # where the number begins that is given at once
-ARRIVE, WAIT = 1 << 13, 1 << 16                             # of the upper word: BAR.ARV, BAR.SYNC.DEFER_BLOCKING
-OFFSET = 40                                                 # STG: where the 24-bit offset begins; of the upper word, bits 9 to 11: log2 of the bytes, from 4 for 4
+OPCODE, BAR, STG, NOP = (
+    0xFFF,
+    0x11D,
+    0x186,
+    0x918,
+)  # STG and BAR: the low 9 bits, as in aot/inspect.py; NOP: with the form of its operands
+BAR_ALL, BAR_REGISTER = (
+    0xB1D,
+    0x51D,
+)  # low 12 bits of BAR with the number at once, as the barrier of the CTA has it, and in a register
+NUMBER = 54  # where the number begins that is given at once
+ARRIVE, WAIT = 1 << 13, 1 << 16  # of the upper word: BAR.ARV, BAR.SYNC.DEFER_BLOCKING
+OFFSET = 40  # STG: where the 24-bit offset begins; of the upper word, bits 9 to 11: log2 of the bytes, from 4 for 4
 FAR = 0x7FF000
 
 
@@ -102,5 +111,7 @@ def load(names=(), ctas=0, given=None):
     atexit.register(folder.cleanup)
     for name, changed in build(folder.name, names, ctas, given).items():
         if not changed:
-            raise RuntimeError(f"altered_kernels.load: {name} changed no instruction; the encoding is not the one known here (nvdisasm -hex shows it)")
+            raise RuntimeError(
+                f"altered_kernels.load: {name} changed no instruction; the encoding is not the one known here (nvdisasm -hex shows it)"
+            )
     runtime.load([folder.name, *jfi.__path__])

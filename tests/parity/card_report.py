@@ -19,6 +19,7 @@
 A step that fails or runs out of time does not stop the others. Written: `summary.json`, `report.txt` (the same in words, with the end of every log) and a log a step.
 Any NVIDIA GPU will do: on one that is no Blackwell, the report is about the kernels that it takes. Exit status: 0 if every step passed.
 """
+
 import argparse
 import json
 import os
@@ -33,10 +34,15 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PYTHON = sys.executable
-LEFT_OUT = 3                    # exit status of run.py and sanitize.py: nothing failed, but there was no time for some cases
+LEFT_OUT = 3  # exit status of run.py and sanitize.py: nothing failed, but there was no time for some cases
 QUICK_CASES = "uniform_,ragged_1-,e8m0_"
-WORDS = {0: "passed", LEFT_OUT: "nothing failed, cases left out for lack of time", "time": "out of time", "missing": "a program is missing"}
-LOG_LINES = 12                  # of a step's log in report.txt
+WORDS = {
+    0: "passed",
+    LEFT_OUT: "nothing failed, cases left out for lack of time",
+    "time": "out of time",
+    "missing": "a program is missing",
+}
+LOG_LINES = 12  # of a step's log in report.txt
 
 
 def commands(out, quick=False):
@@ -45,24 +51,142 @@ def commands(out, quick=False):
     model = [PYTHON, ROOT / "benchmarks" / "model.py", out / "block_scores.json"]
     table = {
         "doctor": ([PYTHON, "-m", "jax_fp4_indexer", "doctor"], 60),
-        "parity": ([*run, "--extra", "inside_jit,past_2_31", "--time-limit", "840", "--json", out / "parity.json"], 900),
-        "portable": ([*run, "--impl", "portable_decode,portable_prefill", "--time-limit", "540", "--json", out / "portable.json"], 600),
+        "parity": (
+            [*run, "--extra", "inside_jit,past_2_31", "--time-limit", "840", "--json", out / "parity.json"],
+            900,
+        ),
+        "portable": (
+            [
+                *run,
+                "--impl",
+                "portable_decode,portable_prefill",
+                "--time-limit",
+                "540",
+                "--json",
+                out / "portable.json",
+            ],
+            600,
+        ),
         "probe": ([PYTHON, ROOT / "benchmarks" / "probe.py", "--out", out / "probe.json"], 60),
         "benchmark": ([*bench, "--out", out / "block_scores.json", "--time-limit", "840"], 900),
         "model": (model, 120),
-        "benchmark_portable": ([*bench, "--quick", "--implementation", "portable", "--out", out / "portable_scores.json", "--time-limit", "240"], 300),
-        "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "560", "--json", out / "memcheck.json"], 600),
-        "synccheck": ([PYTHON, HERE / "sanitize.py", "--rows", "variants", "--tool", "synccheck", "--time-limit", "130", "--json", out / "synccheck.json"], 150),
+        "benchmark_portable": (
+            [
+                *bench,
+                "--quick",
+                "--implementation",
+                "portable",
+                "--out",
+                out / "portable_scores.json",
+                "--time-limit",
+                "240",
+            ],
+            300,
+        ),
+        "memcheck": (
+            [PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "560", "--json", out / "memcheck.json"],
+            600,
+        ),
+        "synccheck": (
+            [
+                PYTHON,
+                HERE / "sanitize.py",
+                "--rows",
+                "variants",
+                "--tool",
+                "synccheck",
+                "--time-limit",
+                "130",
+                "--json",
+                out / "synccheck.json",
+            ],
+            150,
+        ),
     }
     if quick:
         table |= {
-            "parity": ([*run, "--filter", QUICK_CASES, "--size", "small", "--repeats", "2", "--time-limit", "8", "--json", out / "parity.json"], 25),
-            "portable": ([*run, "--filter", QUICK_CASES, "--size", "small", "--repeats", "2", "--impl", "portable_decode,portable_prefill", "--time-limit", "8",
-                          "--json", out / "portable.json"], 20),
-            "benchmark": ([*bench, "decode_8k", "decode_b1_128k", "--quick", "--formats", "nvfp4", "--out", out / "block_scores.json", "--time-limit", "25"], 40),
-            "benchmark_portable": ([*bench, "decode_b1_128k", "--quick", "--formats", "nvfp4", "--implementation", "portable", "--out", out / "portable_scores.json"], 30),
-            "memcheck": ([PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "8", "--json", out / "memcheck.json"], 30),
-            "synccheck": ([PYTHON, HERE / "sanitize.py", "--rows", "variants", "--tool", "synccheck", "--time-limit", "8", "--json", out / "synccheck.json"], 30),
+            "parity": (
+                [
+                    *run,
+                    "--filter",
+                    QUICK_CASES,
+                    "--size",
+                    "small",
+                    "--repeats",
+                    "2",
+                    "--time-limit",
+                    "8",
+                    "--json",
+                    out / "parity.json",
+                ],
+                25,
+            ),
+            "portable": (
+                [
+                    *run,
+                    "--filter",
+                    QUICK_CASES,
+                    "--size",
+                    "small",
+                    "--repeats",
+                    "2",
+                    "--impl",
+                    "portable_decode,portable_prefill",
+                    "--time-limit",
+                    "8",
+                    "--json",
+                    out / "portable.json",
+                ],
+                20,
+            ),
+            "benchmark": (
+                [
+                    *bench,
+                    "decode_8k",
+                    "decode_b1_128k",
+                    "--quick",
+                    "--formats",
+                    "nvfp4",
+                    "--out",
+                    out / "block_scores.json",
+                    "--time-limit",
+                    "25",
+                ],
+                40,
+            ),
+            "benchmark_portable": (
+                [
+                    *bench,
+                    "decode_b1_128k",
+                    "--quick",
+                    "--formats",
+                    "nvfp4",
+                    "--implementation",
+                    "portable",
+                    "--out",
+                    out / "portable_scores.json",
+                ],
+                30,
+            ),
+            "memcheck": (
+                [PYTHON, HERE / "sanitize.py", "--rows", "small", "--time-limit", "8", "--json", out / "memcheck.json"],
+                30,
+            ),
+            "synccheck": (
+                [
+                    PYTHON,
+                    HERE / "sanitize.py",
+                    "--rows",
+                    "variants",
+                    "--tool",
+                    "synccheck",
+                    "--time-limit",
+                    "8",
+                    "--json",
+                    out / "synccheck.json",
+                ],
+                30,
+            ),
         }
     return table
 
@@ -73,7 +197,14 @@ def step(name, command, limit, out):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     with open(out / f"{name}.log", "w") as log:
         try:
-            process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                [str(c) for c in command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=environment,
+                start_new_session=True,
+            )
         except FileNotFoundError as e:
             log.write(str(e))
             return {"status": "missing", "seconds": 0.0}
@@ -81,7 +212,7 @@ def step(name, command, limit, out):
             status = process.wait(limit)
         except subprocess.TimeoutExpired:
             status = "time"
-        finally:                        # and what it started: left alone, those would work on during the next step
+        finally:  # and what it started: left alone, those would work on during the next step
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -100,7 +231,11 @@ def report(summary, out):
     lines = [described(*item) for item in summary.items()]
     for name in summary:
         log = (out / f"{name}.log").read_text(errors="replace").splitlines()
-        lines += ["", f"==== {name}, the last of {len(log)} lines", *(log if name in ("doctor", "model") else log[-LOG_LINES:])]
+        lines += [
+            "",
+            f"==== {name}, the last of {len(log)} lines",
+            *(log if name in ("doctor", "model") else log[-LOG_LINES:]),
+        ]
     (out / "report.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -108,11 +243,13 @@ def main(argv=None, table=None):
     """table: other commands than `commands`, for tests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out" / "card_report")
-    parser.add_argument("--steps", default="", help="comma-separated; default: all, `portable` only where `parity` failed")
+    parser.add_argument(
+        "--steps", default="", help="comma-separated; default: all, `portable` only where `parity` failed"
+    )
     parser.add_argument("--quick", action="store_true", help="every step on a few cases: does it work here?")
     args = parser.parse_args(argv)
     out = args.out.resolve()
-    if (out / "summary.json").exists():             # an earlier report: its rows are not this card's
+    if (out / "summary.json").exists():  # an earlier report: its rows are not this card's
         shutil.rmtree(out)
     if out.exists() and any(out.iterdir()):
         parser.error(f"--out: {out} holds other files; expected an empty folder or an earlier report")

@@ -7,6 +7,7 @@ For each row, choice and implementation: the bar of the op's oracle, the same bi
 alone. Prints a line for each failure and a summary. Exit status: 0 all bars hold, 1 something failed, 3 rows were left out for lack of time.
 Block scores have a program of their own as well, which does more (run.py).
 """
+
 import argparse
 import collections
 import os
@@ -29,7 +30,11 @@ def parse(argv):
     p.add_argument("--op", default="", help="one op; default: all that have tests")
     p.add_argument("--tag", help="only rows with this tag, e.g. quick")
     p.add_argument("--cases", default="", help="parts of names of rows, separated by commas")
-    p.add_argument("--implementations", default="", help="values of the op's argument, separated by commas; default: all that request kernels")
+    p.add_argument(
+        "--implementations",
+        default="",
+        help="values of the op's argument, separated by commas; default: all that request kernels",
+    )
     p.add_argument("--repeats", type=int, default=5, help="runs that must give the same bits")
     p.add_argument("--scrambles", type=int, default=1, help="runs with other bytes wherever nothing counts")
     p.add_argument("--time-limit", type=float, default=1e9, help="seconds after which no further row starts")
@@ -46,12 +51,21 @@ class Programs:
     def __call__(self, tests, case, implementation, choices):
         """{result: array}."""
         function, arrays = tests.call(case, implementation, choices)
-        static = sorted((k, v if isinstance(v, (int, float, str, bool, type(None))) else id(v)) for k, v in getattr(function, "keywords", {}).items())
+        static = sorted(
+            (k, v if isinstance(v, (int, float, str, bool, type(None))) else id(v))
+            for k, v in getattr(function, "keywords", {}).items()
+        )
         key = repr((tests.spec.name, static, [(name, x.shape, str(x.dtype)) for name, x in arrays.items()]))
         if key not in self.known:
-            self.known[key] = jax.jit(function).lower(**arrays).compile(), function        # the function keeps what `id` names alive
+            self.known[key] = (
+                jax.jit(function).lower(**arrays).compile(),
+                function,
+            )  # the function keeps what `id` names alive
         out = self.known[key][0](**arrays)
-        return {b.name: np.asarray(x) for b, x in zip(tests.spec.results, out if isinstance(out, tuple) else (out,), strict=True)}
+        return {
+            b.name: np.asarray(x)
+            for b, x in zip(tests.spec.results, out if isinstance(out, tuple) else (out,), strict=True)
+        }
 
 
 def bits(x):
@@ -59,7 +73,11 @@ def bits(x):
 
 
 def differences(found, whole):
-    return [f"{name}: {int((bits(x) != bits(whole[name])).sum())} of {x.size} slots" for name, x in found.items() if (bits(x) != bits(whole[name])).any()]
+    return [
+        f"{name}: {int((bits(x) != bits(whole[name])).sum())} of {x.size} slots"
+        for name, x in found.items()
+        if (bits(x) != bits(whole[name])).any()
+    ]
 
 
 def check(run, tests, case, implementation, choices, args, counts):
@@ -75,7 +93,10 @@ def check(run, tests, case, implementation, choices, args, counts):
         problems += [f"repeat: {d}" for d in differences(run(tests, case, implementation, choices), found)]
     for seed in range(args.scrambles):
         counts["other bytes"] += 1
-        problems += [f"bytes that do not count: {d}" for d in differences(run(tests, tests.scrambled(case, seed), implementation, choices), found)]
+        problems += [
+            f"bytes that do not count: {d}"
+            for d in differences(run(tests, tests.scrambled(case, seed), implementation, choices), found)
+        ]
     for part, where in tests.parts(case):
         alone = run(tests, part, implementation, choices)
         for name, (index, own) in where.items():
@@ -94,7 +115,11 @@ def main(argv=None):
         run, counts, failures, worst = Programs(), collections.Counter(), [], 0.0
         implementations = args.implementations.split(",") if args.implementations else tests.implementations()
         for choices in selection.combinations(tests.spec, without=getattr(tests, "made_by_the_op", ())):
-            rows = [c for c in tests.cases(*([args.tag] if args.tag else []), **choices) if any(part in c.name for part in args.cases.split(","))]
+            rows = [
+                c
+                for c in tests.cases(*([args.tag] if args.tag else []), **choices)
+                if any(part in c.name for part in args.cases.split(","))
+            ]
             for case in rows:
                 if time.monotonic() - start > args.time_limit:
                     counts["not run"] += 1
@@ -102,18 +127,34 @@ def main(argv=None):
                 for implementation in implementations:
                     try:
                         problems, error = check(run, tests, case, implementation, choices, args, counts)
-                    except Exception as e:      # a row that does not run must not hide the others
+                    except Exception as e:  # a row that does not run must not hide the others
                         problems, error = [f"{type(e).__name__}: {str(e).strip()[:300]}"], 0.0
                     worst = max(worst, error)
-                    failures += [{"case": case.name, "choices": choices, "implementation": implementation, "what": p} for p in problems]
+                    failures += [
+                        {"case": case.name, "choices": choices, "implementation": implementation, "what": p}
+                        for p in problems
+                    ]
                     for p in problems:
                         print(f"FAIL {tests.spec.name} {case.name} {choices} {implementation}: {p}", flush=True)
-        print(f"{tests.spec.name} on {device.device_kind}: {dict(counts)}, {len(failures)} failures, worst error {worst:.2e}, {time.monotonic() - start:.0f} s", flush=True)
+        print(
+            f"{tests.spec.name} on {device.device_kind}: {dict(counts)}, {len(failures)} failures, worst error {worst:.2e}, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
         if args.record is not None:
             if not hasattr(device, "compute_capability"):
                 raise SystemExit(f"every_op.py: --record is about a GPU, JAX runs on {device.device_kind}")
             capability = tuple(int(x) for x in str(device.compute_capability).split("."))
-            print("record:", claims.record(f"parity.{tests.spec.name}", {**counts, "worst": worst}, failures, name=device.device_kind, capability=capability, folder=args.record))
+            print(
+                "record:",
+                claims.record(
+                    f"parity.{tests.spec.name}",
+                    {**counts, "worst": worst},
+                    failures,
+                    name=device.device_kind,
+                    capability=capability,
+                    folder=args.record,
+                ),
+            )
         status = 1 if failures or status == 1 else 3 if counts["not run"] else status
     return status
 

@@ -3,6 +3,7 @@
 Run first in a process, so that the first call ever of a kernel is inside a loop, where XLA may capture it into a command buffer.
 Each check yields (what, problem or "").
 """
+
 import functools
 import sys
 from pathlib import Path
@@ -28,9 +29,11 @@ def _steps(fmt, decode):
     out = []
     for step in range(STEPS):
         rng = np.random.RandomState(step)
-        ql = rng.multinomial(20, [.25] * 4) if not decode else [1 + step % 3, 2, 0, 4]
+        ql = rng.multinomial(20, [0.25] * 4) if not decode else [1 + step % 3, 2, 0, 4]
         kl = [int(x) for x in rng.randint(0, 700, 4)]
-        inp = inputs.batch(fmt, [int(x) for x in ql], kl, 4, 2, seed=step, max_seqlen_q=8 if decode else 20, max_seqlen_k=700)
+        inp = inputs.batch(
+            fmt, [int(x) for x in ql], kl, 4, 2, seed=step, max_seqlen_q=8 if decode else 20, max_seqlen_k=700
+        )
         out.append(inputs.padded(inp, 24, 4, 32, 40, 6))
     return out
 
@@ -74,6 +77,7 @@ def _body(static, x):
 
 def _scan(static, steps):
     """Matmuls before and after each call, so that the call sits inside a captured region."""
+
     def step(carry, x):
         out = _body(static, x)
         return jnp.tanh(carry @ carry) + jnp.sum(jnp.isfinite(out)) * 1e-9, out
@@ -88,6 +92,7 @@ def _loop(static, steps):
             carry, outs = state
             out = _body(static, jax.tree.map(lambda x: x[i], xs))
             return jnp.tanh(carry @ carry), outs.at[i].set(out)
+
         Hq, tiles, Tq = steps[0].shape[1], steps[0].shape[5], steps[0].shape[0]
         return lax.fori_loop(0, len(steps), step, (jnp.eye(256), jnp.zeros((len(steps), Hq, tiles, Tq))))[1]
 
@@ -96,6 +101,7 @@ def _loop(static, steps):
 
 def _donated(static, steps, repeats=50):
     """New buffers at every call: a captured graph must not keep the old addresses. The query buffer is donated and changed in place."""
+
     @functools.partial(jax.jit, donate_argnums=0)
     def program(q, x):
         return q ^ jnp.uint8(0), _body(static, x | {"q_fp4": q})

@@ -1,4 +1,5 @@
 """Addresses past 2^31: pools and outputs built on the device, with answers known in closed form. Each check yields (what, problem or "")."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +14,13 @@ PAGE, ONES = inputs.PAGE, 0x22
 def run(implementations=runner.IMPLEMENTATIONS, fmt=None):
     for name in implementations:
         for f in (fmt,) if fmt else ("nvfp4", "mxfp4"):
-            for what, function in (("page offsets", page_offsets), ("page offsets reversed", lambda n, g: page_offsets(n, g, reverse=True)),
-                                   ("page offsets past 2^32", lambda n, g: page_offsets(n, g, heads=8, layout="preordered_mma")),
-                                   ("65536 K tiles", many_tiles), ("output past 2^31", large_output)):
+            for what, function in (
+                ("page offsets", page_offsets),
+                ("page offsets reversed", lambda n, g: page_offsets(n, g, reverse=True)),
+                ("page offsets past 2^32", lambda n, g: page_offsets(n, g, heads=8, layout="preordered_mma")),
+                ("65536 K tiles", many_tiles),
+                ("output past 2^31", large_output),
+            ):
                 try:
                     problem = function(name, f)
                 except Exception as error:
@@ -25,7 +30,14 @@ def run(implementations=runner.IMPLEMENTATIONS, fmt=None):
 
 def _static(name, fmt, max_q, max_k, ratio, causal=False, layout="public"):
     limit, implementation = runner.choice(name, max_q, ratio, fmt)
-    return dict(max_seqlen_q=limit, max_seqlen_k=max_k, fp4_format=fmt, causal=causal, scale_layout=layout, implementation=implementation)
+    return dict(
+        max_seqlen_q=limit,
+        max_seqlen_k=max_k,
+        fp4_format=fmt,
+        causal=causal,
+        scale_layout=layout,
+        implementation=implementation,
+    )
 
 
 def _vector(*x):
@@ -40,12 +52,25 @@ def page_offsets(name, fmt, heads=4, pages=65537, reverse=False, layout="public"
     k = jnp.full((pages, heads, PAGE, 64), ONES, jnp.uint8)
     k_scale = jnp.full((pages, heads, PAGE, G), one, jnp.uint8).at[marked].set(two)
     q_scale = jnp.full((1, heads, G), one, jnp.uint8)
-    if layout != "public":          # equal scales within a page: its tiles hold the same byte everywhere
-        k_scale = jnp.full((pages * heads, 1, G // 4, 32, 4, 4), one, jnp.uint8).at[(marked[:, None] * heads + np.arange(heads)).ravel()].set(two)
+    if layout != "public":  # equal scales within a page: its tiles hold the same byte everywhere
+        k_scale = (
+            jnp.full((pages * heads, 1, G // 4, 32, 4, 4), one, jnp.uint8)
+            .at[(marked[:, None] * heads + np.arange(heads)).ravel()]
+            .set(two)
+        )
         q_scale = jnp.full((heads, 1, G // 4, 32, 4, 4), one, jnp.uint8)
     ids = jnp.arange(pages, dtype=jnp.int32)
-    out = jfi.fp4_indexer_block_scores(jnp.full((1, heads, 64), ONES, jnp.uint8), k, q_scale, k_scale, _vector(0, 1), _vector(0, pages * PAGE), _vector(0, pages),
-                                       kv_indices=ids[::-1] if reverse else ids, **_static(name, fmt, 1, pages * PAGE, 1, layout=layout))
+    out = jfi.fp4_indexer_block_scores(
+        jnp.full((1, heads, 64), ONES, jnp.uint8),
+        k,
+        q_scale,
+        k_scale,
+        _vector(0, 1),
+        _vector(0, pages * PAGE),
+        _vector(0, pages),
+        kv_indices=ids[::-1] if reverse else ids,
+        **_static(name, fmt, 1, pages * PAGE, 1, layout=layout),
+    )
     want = np.full(pages, 128, np.float32)
     want[marked] = 256
     return _first_wrong(np.asarray(out)[:, :, 0], want[::-1] if reverse else want)
@@ -60,9 +85,17 @@ def many_tiles(name, fmt, pages=65536):
     """65,536 K tiles of one KV head: past the limit of a grid's second and third dimension."""
     G, one = inputs.GROUPS[fmt], inputs.ONE[fmt]
     k_scale = jnp.full((pages, 1, PAGE, G), one, jnp.uint8).at[-1].set(int(inputs.power_of_two_byte(fmt, 1)))
-    out = jfi.fp4_indexer_block_scores(jnp.full((2, 2, 64), ONES, jnp.uint8), jnp.full((pages, 1, PAGE, 64), ONES, jnp.uint8), jnp.full((2, 2, G), one, jnp.uint8), k_scale,
-                                       _vector(0, 2), _vector(0, pages * PAGE), _vector(0, pages), kv_indices=jnp.arange(pages, dtype=jnp.int32),
-                                       **_static(name, fmt, 2, pages * PAGE, 2, causal=True))
+    out = jfi.fp4_indexer_block_scores(
+        jnp.full((2, 2, 64), ONES, jnp.uint8),
+        jnp.full((pages, 1, PAGE, 64), ONES, jnp.uint8),
+        jnp.full((2, 2, G), one, jnp.uint8),
+        k_scale,
+        _vector(0, 2),
+        _vector(0, pages * PAGE),
+        _vector(0, pages),
+        kv_indices=jnp.arange(pages, dtype=jnp.int32),
+        **_static(name, fmt, 2, pages * PAGE, 2, causal=True),
+    )
     want = np.full(pages, 128, np.float32)
     want[-1] = 256
     return _first_wrong(np.asarray(out)[:, :, 1], want) or _first_wrong(np.asarray(out)[:, :, 0], want)
@@ -84,9 +117,17 @@ def large_output(name, fmt, tokens=32768, tiles=1025):
     k_len = np.ones(B, np.int64)
     k_len[-1] = tiles * PAGE
     pages = -(-k_len // PAGE)
-    out = jfi.fp4_indexer_block_scores(jnp.full((tokens, 64, 64), ONES, jnp.uint8), jnp.full((1, 4, PAGE, 64), ONES, jnp.uint8), jnp.full((tokens, 64, G), one, jnp.uint8),
-                                       jnp.full((1, 4, PAGE, G), one, jnp.uint8), jnp.arange(B + 1, dtype=jnp.int32) * 8, jnp.asarray(inputs.prefix(k_len)),
-                                       jnp.asarray(inputs.prefix(pages)), kv_indices=jnp.zeros(int(pages.sum()), jnp.int32), **_static(name, fmt, 8, tiles * PAGE, 16))
+    out = jfi.fp4_indexer_block_scores(
+        jnp.full((tokens, 64, 64), ONES, jnp.uint8),
+        jnp.full((1, 4, PAGE, 64), ONES, jnp.uint8),
+        jnp.full((tokens, 64, G), one, jnp.uint8),
+        jnp.full((1, 4, PAGE, G), one, jnp.uint8),
+        jnp.arange(B + 1, dtype=jnp.int32) * 8,
+        jnp.asarray(inputs.prefix(k_len)),
+        jnp.asarray(inputs.prefix(pages)),
+        kv_indices=jnp.zeros(int(pages.sum()), jnp.int32),
+        **_static(name, fmt, 8, tiles * PAGE, 16),
+    )
     want = np.full((3, tokens), -np.inf, np.float32)
     want[0] = 128
     want[:, -8:] = 128

@@ -3,6 +3,7 @@
 One program per case holds every variant (implementation x scale layout), so a case costs one XLA compilation. The program takes the
 outputs of an earlier run and counts the slots whose bits changed: repeats and the untouched-bytes test never leave the device.
 """
+
 import collections
 import dataclasses
 import json
@@ -19,7 +20,7 @@ from support import check, inputs, oracle
 from support.calls import IMPLEMENTATIONS, LAYOUTS, arguments, call, choice  # noqa: F401 - run.py, inside_jit.py and the tests name them through here
 
 SAMPLES = 4096
-ALONE_SLOTS = 2**22         # outputs larger than this are not compared sequence by sequence
+ALONE_SLOTS = 2**22  # outputs larger than this are not compared sequence by sequence
 
 
 def bits(x):
@@ -28,8 +29,12 @@ def bits(x):
 
 def calls(inp, implementations, layouts=LAYOUTS, only=None):
     """{(implementation, layout): static arguments} of the variants that a caller can reach; `only`: of these ("decode.public") alone."""
-    return {(name, layout): c for name in implementations for layout in layouts
-            if (only is None or f"{name}.{layout}" in only) and (c := call(name, inp, layout)) is not None}
+    return {
+        (name, layout): c
+        for name in implementations
+        for layout in layouts
+        if (only is None or f"{name}.{layout}" in only) and (c := call(name, inp, layout)) is not None
+    }
 
 
 class Program:
@@ -59,7 +64,9 @@ class Program:
 
     def _body(self, arrays, scales, earlier):
         outs = self._outputs(arrays, scales)
-        return outs, jnp.array([jnp.sum((bits(o) != bits(earlier[v])).astype(jnp.int32)) for v, o in outs.items()], jnp.int32)
+        return outs, jnp.array(
+            [jnp.sum((bits(o) != bits(earlier[v])).astype(jnp.int32)) for v, o in outs.items()], jnp.int32
+        )
 
     def put(self, inp):
         return jax.device_put(arguments(inp))
@@ -68,13 +75,14 @@ class Program:
         if not self.comparing:
             return self.compiled(*placed), None
         if earlier is None:
-            nothing = jax.device_put(np.zeros(self.out_shape, np.float32))     # jnp.zeros would compile once a shape
+            nothing = jax.device_put(np.zeros(self.out_shape, np.float32))  # jnp.zeros would compile once a shape
             earlier = dict.fromkeys(self.keys(), nothing)
         return self.compiled(*placed, earlier)
 
 
 class Programs:
     """The last programs compiled, by shapes and static arguments, which many rows of the table share. For several threads."""
+
     KEPT = 32
 
     def __init__(self, implementations, layouts=LAYOUTS, comparing=True):
@@ -88,7 +96,7 @@ class Programs:
             self.known.move_to_end(key)
             if len(self.known) > self.KEPT:
                 self.known.popitem(last=False)
-        with entry[0]:                      # who comes second waits for the compilation of the first
+        with entry[0]:  # who comes second waits for the compilation of the first
             entry[1] = entry[1] or Program(inp, *self.how, only=only, comparing=self.comparing)
         return entry[1]
 
@@ -100,6 +108,7 @@ class Programs:
 
 
 # -- oracles ---------------------------------------------------------------------------------------------------------------
+
 
 def sample_slots(inp, name):
     """Slots to sample: half anywhere, half in the last block a row sees, where masks and tails act."""
@@ -123,7 +132,7 @@ class OracleStore:
     def __init__(self, path=None):
         self.file = np.load(path) if path else None
         self.digests = json.loads(str(self.file["digests"])) if path else {}
-        self.lock = threading.Lock()        # one zip file, one position in it, many threads that build cases
+        self.lock = threading.Lock()  # one zip file, one position in it, many threads that build cases
 
     def get(self, case, inp):
         """(oracle, whether it came from the store)"""
@@ -141,16 +150,20 @@ class OracleStore:
             o = make_oracle(case, inp)
             keep = o.scores if case.exact else (o.scores.view(np.uint64) & ~np.uint64(2**12 - 1)).view(np.float64)
             arrays[f"{case.name}|scores"] = o.expected.astype(np.float64) if case.exact else keep
-            arrays[f"{case.name}|bound"] = (o.bound.astype(np.float32).view(np.uint32) & ~np.uint32(2**15 - 1)).view(np.float32)
+            arrays[f"{case.name}|bound"] = (o.bound.astype(np.float32).view(np.uint32) & ~np.uint32(2**15 - 1)).view(
+                np.float32
+            )
             digests[case.name] = inp.digest()
         np.savez_compressed(path, digests=np.array(json.dumps(digests)), **arrays)
 
 
 # -- one case --------------------------------------------------------------------------------------------------------------
 
+
 @dataclasses.dataclass
 class Report:
     """Findings of one case: a check result per variant, problems as (variant, what), counts of the metamorphic checks."""
+
     case: str
     results: dict = dataclasses.field(default_factory=dict)
     problems: list = dataclasses.field(default_factory=list)
@@ -218,7 +231,10 @@ def _alone(report, inp, program, host):
         for v, out in outs.items():
             out = np.asarray(out)
             report.count("alone")
-            if not check.same_bits(out[..., :q_len].copy(), host[v][..., q0:q0 + q_len].copy()):
-                report.add(v, f"sequence {b} alone: {check.difference(out[..., :q_len].copy(), host[v][..., q0:q0 + q_len].copy())}")
+            if not check.same_bits(out[..., :q_len].copy(), host[v][..., q0 : q0 + q_len].copy()):
+                report.add(
+                    v,
+                    f"sequence {b} alone: {check.difference(out[..., :q_len].copy(), host[v][..., q0 : q0 + q_len].copy())}",
+                )
             if not np.isneginf(out[..., q_len:]).all():
                 report.add(v, f"sequence {b} alone: padding tokens are not all -inf")

@@ -1,4 +1,5 @@
 """every_op.py: on a GPU the quick rows of every op; anywhere, that it finds a fault."""
+
 import every_op
 import numpy as np
 import pytest
@@ -15,7 +16,18 @@ def test_quick_rows_on_the_gpu(op, monkeypatch):
 
 def test_the_program_on_the_definition(monkeypatch, capsys):
     monkeypatch.delenv("JFI_OP", raising=False)
-    words = ["--op", "block_scores", "--cases", "k_len_0_beside_5-nvfp4,k_lengths_causal-nvfp4", "--tag", "quick", "--implementations", "reference", "--repeats", "1"]
+    words = [
+        "--op",
+        "block_scores",
+        "--cases",
+        "k_len_0_beside_5-nvfp4,k_lengths_causal-nvfp4",
+        "--tag",
+        "quick",
+        "--implementations",
+        "reference",
+        "--repeats",
+        "1",
+    ]
     monkeypatch.setenv("JFI_OP", "block_scores")
     assert every_op.main(words) == 0
     assert "0 failures" in capsys.readouterr().out
@@ -24,6 +36,7 @@ def test_the_program_on_the_definition(monkeypatch, capsys):
     def other(self, tests, case, implementation, choices):
         found = call(self, tests, case, implementation, choices)
         return {name: x + np.float32("~" in case.name) for name, x in found.items()}
+
     monkeypatch.setattr(every_op.Programs, "__call__", other)
     assert every_op.main(words) == 1
     out = capsys.readouterr().out

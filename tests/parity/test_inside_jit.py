@@ -1,4 +1,5 @@
 """First call of a process inside a scan (in a process of its own), and results past 2^31."""
+
 import os
 import subprocess
 import sys
@@ -10,7 +11,13 @@ import pytest
 
 def test_first_call_inside_a_loop():
     script = Path(__file__).with_name("inside_jit.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

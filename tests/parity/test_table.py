@@ -1,4 +1,5 @@
 """The whole case table on the GPU: every implementation and layout against the oracle, 20 repeats, bytes that do not count, sequences alone."""
+
 import runner
 import pytest
 from support import cases
@@ -20,7 +21,14 @@ def test_next_call_is_right(case):
     program = runner.Program(lying, runner.IMPLEMENTATIONS)
     program(program.put(lying))
     inp = ordinary.build()
-    report = runner.run_case(ordinary, inp, runner.Program(inp, runner.IMPLEMENTATIONS), runner.make_oracle(ordinary, inp), repeats=1, scrambles=0)
+    report = runner.run_case(
+        ordinary,
+        inp,
+        runner.Program(inp, runner.IMPLEMENTATIONS),
+        runner.make_oracle(ordinary, inp),
+        repeats=1,
+        scrambles=0,
+    )
     assert not report.problems, report.problems
 
 

@@ -6,6 +6,7 @@
 Every section runs in processes of its own with a time limit (a hang of the driver or of NCCL cannot be interrupted from inside), and what it has found by then is kept.
 Both files are written after each section. Exit status: 0 all holds, 1 something does not, 3 time ran out before the end.
 """
+
 import argparse
 import json
 import os
@@ -24,10 +25,16 @@ FIRST_CALL_SECONDS = 25
 
 
 def environment(small, preallocate):
-    env = os.environ | {"NCCL_NVLS_ENABLE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "true" if preallocate else "false"}       # no NVLink multicast: shared hosts may forbid it
+    env = os.environ | {
+        "NCCL_NVLS_ENABLE": "0",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true" if preallocate else "false",
+    }  # no NVLink multicast: shared hosts may forbid it
     env["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), *filter(None, [env.get("PYTHONPATH")])])
     if small:
-        env |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": env.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"}
+        env |= {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": env.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2",
+        }
     return env
 
 
@@ -35,7 +42,14 @@ def child(arguments, small, seconds, preallocate):
     """Runs a section in a process; -> (its findings so far, "" or what went wrong, seconds)."""
     begin = time.monotonic()
     command = [sys.executable, str(Path(__file__).resolve()), *arguments, *(["--small"] if small else [])]
-    process = subprocess.Popen(command, env=environment(small, preallocate), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=environment(small, preallocate),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=seconds)
         problem = "" if process.returncode == 0 else f"exit status {process.returncode}: {err.strip()[-600:]}"
@@ -43,7 +57,11 @@ def child(arguments, small, seconds, preallocate):
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         problem = f"still running after {seconds:.0f} s, killed: {err.strip()[-600:]}"
-    return [json.loads(line) for line in (out or "").splitlines() if line.startswith("{")], problem, time.monotonic() - begin
+    return (
+        [json.loads(line) for line in (out or "").splitlines() if line.startswith("{")],
+        problem,
+        time.monotonic() - begin,
+    )
 
 
 class Report:
@@ -65,8 +83,10 @@ class Report:
 
 
 def row_text(row):
-    return (f"row    {row['case']} {row['format']} {row['split']}: {row['median_us']:.1f} us burst, {row['sustained_us']:.1f} sustained; "
-            f"one GPU {row['one_gpu_median_us']:.1f}, {row['one_gpu_sustained_us']:.1f}; {row['speedup']:.2f}x, {row['sustained_speedup']:.2f}x")
+    return (
+        f"row    {row['case']} {row['format']} {row['split']}: {row['median_us']:.1f} us burst, {row['sustained_us']:.1f} sustained; "
+        f"one GPU {row['one_gpu_median_us']:.1f}, {row['one_gpu_sustained_us']:.1f}; {row['speedup']:.2f}x, {row['sustained_speedup']:.2f}x"
+    )
 
 
 def check_text(check):
@@ -76,13 +96,22 @@ def check_text(check):
 
 def first_calls(report, small, processes, deadline):
     """Fresh processes whose first call ever runs on both devices at once; in every second one a collective of an earlier program is still running then. False: no time left."""
-    summary = {"check": f"first calls ever, on both devices at once: {processes} fresh processes", "problem": "none begun", "begun": 0, "failures": [], "seconds": [], "first_call_ms": []}
+    summary = {
+        "check": f"first calls ever, on both devices at once: {processes} fresh processes",
+        "problem": "none begun",
+        "begun": 0,
+        "failures": [],
+        "seconds": [],
+        "first_call_ms": [],
+    }
     report.checks.append(summary)
     for i in range(processes):
         left = deadline - time.monotonic()
         if left < 4:
             break
-        found, problem, seconds = child(["--section", "first_call", "--variant", str(i % 2)], small, min(FIRST_CALL_SECONDS, left), False)
+        found, problem, seconds = child(
+            ["--section", "first_call", "--variant", str(i % 2)], small, min(FIRST_CALL_SECONDS, left), False
+        )
         problem = problem or (found[0]["problem"] if found else "no result")
         summary["begun"] += 1
         summary["seconds"].append(round(seconds, 1))
@@ -90,7 +119,13 @@ def first_calls(report, small, processes, deadline):
             summary["failures"].append(f"process {i}, variant {i % 2}: {problem}")
         else:
             summary["first_call_ms"].append(found[0]["first_call_ms"])
-        summary["problem"] = f"{len(summary['failures'])} failed" if summary["failures"] else "" if summary["begun"] == processes else f"only {summary['begun']} begun"
+        summary["problem"] = (
+            f"{len(summary['failures'])} failed"
+            if summary["failures"]
+            else ""
+            if summary["begun"] == processes
+            else f"only {summary['begun']} begun"
+        )
         report.write()
     print(check_text(summary), flush=True)
     return summary["begun"] == processes
@@ -100,7 +135,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?")
     parser.add_argument("--small", action="store_true", help="two fake CPU devices, small shapes")
-    parser.add_argument("--only", default="", help="comma-separated sections: results, plain_jit, time_prefill, time_decode, first_calls")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="comma-separated sections: results, plain_jit, time_prefill, time_decode, first_calls",
+    )
     parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--limit", type=float, default=300, help="seconds of the whole run")
     parser.add_argument("--section", help=argparse.SUPPRESS)
@@ -108,6 +147,7 @@ def main():
     args = parser.parse_args()
     if args.section:
         import two_gpus_sections
+
         return two_gpus_sections.run(args.section, args.small, args.variant)
     if not args.out:
         parser.error("say where the rows go: two_gpus.py OUT.json")
@@ -124,11 +164,15 @@ def main():
             report.add({"check": name, "problem": "not begun: no time left"})
             complete = False
             continue
-        found, problem, seconds = child(["--section", name], args.small, min(limit, left) if not args.small else 600, preallocate)
+        found, problem, seconds = child(
+            ["--section", name], args.small, min(limit, left) if not args.small else 600, preallocate
+        )
         report.add(*found, {"check": f"section {name} to its end", "problem": problem, "seconds": round(seconds, 1)})
     report.write()
     failed = [c for c in report.checks if c["problem"]]
-    print(f"{len(report.checks) - len(failed)} checks hold, {len(failed)} do not; {len(report.rows)} rows in {report.path}; {time.monotonic() - deadline + args.limit:.0f} s")
+    print(
+        f"{len(report.checks) - len(failed)} checks hold, {len(failed)} do not; {len(report.rows)} rows in {report.path}; {time.monotonic() - deadline + args.limit:.0f} s"
+    )
     return 1 if failed and complete else 0 if complete else 3
 
 

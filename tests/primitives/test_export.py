@@ -1,4 +1,5 @@
 """Programs exported on a host without a GPU: for a platform or two, and for a mesh of GPUs that is not here."""
+
 import os
 import pathlib
 import subprocess
@@ -56,9 +57,20 @@ def test_round_trip_through_a_new_process(platforms, tmp_path):
 
 def shapes_on(mesh, specs):
     """Types of a batch of 32 sequences, placed on a mesh."""
-    kinds = {"q_fp4": ((64, 16, 64), "uint8"), "k_fp4": ((512, 8, 128, 64), "uint8"), "q_scale": ((64, 16, 8), "uint8"), "k_scale": ((512, 8, 128, 8), "uint8"),
-             "cu_seqlens_q": ((36,), "int32"), "cu_seqlens_k": ((36,), "int32"), "cu_page_offsets": ((36,), "int32"), "kv_indices": ((512,), "int32")}
-    return [jax.ShapeDtypeStruct(*kinds[name], sharding=NamedSharding(mesh, spec)) for name, spec in zip(NAMES, specs, strict=True)]
+    kinds = {
+        "q_fp4": ((64, 16, 64), "uint8"),
+        "k_fp4": ((512, 8, 128, 64), "uint8"),
+        "q_scale": ((64, 16, 8), "uint8"),
+        "k_scale": ((512, 8, 128, 8), "uint8"),
+        "cu_seqlens_q": ((36,), "int32"),
+        "cu_seqlens_k": ((36,), "int32"),
+        "cu_page_offsets": ((36,), "int32"),
+        "kv_indices": ((512,), "int32"),
+    }
+    return [
+        jax.ShapeDtypeStruct(*kinds[name], sharding=NamedSharding(mesh, spec))
+        for name, spec in zip(NAMES, specs, strict=True)
+    ]
 
 
 def scores(*operands):
@@ -68,16 +80,21 @@ def scores(*operands):
 @pytest.mark.parametrize("kind", ["shard_map", "explicit", "auto"])
 def test_for_a_mesh_of_32_gpus_that_is_not_here(kind):
     """shard_map: 4 groups of sequences by 8 parts of the heads. Explicit and Auto: heads over 8, tokens or nothing over 4. The call in the artifact is that of the wire format."""
-    mesh = AbstractMesh((4, 8), ("dp", "tp"), axis_types=(AxisType.Explicit if kind == "explicit" else AxisType.Auto,) * 2)
+    mesh = AbstractMesh(
+        (4, 8), ("dp", "tp"), axis_types=(AxisType.Explicit if kind == "explicit" else AxisType.Auto,) * 2
+    )
     if kind == "shard_map":
         specs = [P("dp", "tp")] * 4 + [P("dp")] * 4
-        f, local = jax.shard_map(scores, mesh=mesh, in_specs=tuple(specs), out_specs=P("tp", None, "dp")), ("tensor<16x2x64xui8>", "tensor<128x1x128x64xui8>")
+        f, local = (
+            jax.shard_map(scores, mesh=mesh, in_specs=tuple(specs), out_specs=P("tp", None, "dp")),
+            ("tensor<16x2x64xui8>", "tensor<128x1x128x64xui8>"),
+        )
     elif kind == "explicit":
         specs = [P("dp", "tp"), P(None, "tp"), P("dp", "tp"), P(None, "tp"), *[P()] * 4]
         f, local = scores, ("tensor<16x2x64xui8>", "tensor<512x1x128x64xui8>")
     else:
         specs = [P(None, "tp")] * 4 + [P()] * 4
-        f, local = scores, ("tensor<64x16x64xui8>", "tensor<512x8x128x64xui8>")         # XLA gathers for it where it is loaded
+        f, local = scores, ("tensor<64x16x64xui8>", "tensor<512x8x128x64xui8>")  # XLA gathers for it where it is loaded
     exported = export(jax.jit(f), shapes_on(mesh, specs), "cuda")
     exported = jax.export.deserialize(exported.serialize())
     assert exported.nr_devices == 32 and exported.platforms == ("cuda",)
@@ -93,8 +110,12 @@ def test_helper_names_what_export_asks_for():
     shapes = [BATCH.arrays()[name] for name in NAMES]
     with pytest.raises(ValueError, match=SPEC.target):
         jax.export.export(jax.jit(op), platforms=("cuda",))(*shapes)
-    assert [str(check) for check in jfi.export_disabled_checks()] == [str(jax.export.DisabledSafetyCheck.custom_call(SPEC.target))]
-    other = jax.jit(lambda *operands: jax.ffi.ffi_call("another.target", jax.ShapeDtypeStruct((1,), jnp.float32))(op(*operands)))
+    assert [str(check) for check in jfi.export_disabled_checks()] == [
+        str(jax.export.DisabledSafetyCheck.custom_call(SPEC.target))
+    ]
+    other = jax.jit(
+        lambda *operands: jax.ffi.ffi_call("another.target", jax.ShapeDtypeStruct((1,), jnp.float32))(op(*operands))
+    )
     with pytest.raises(ValueError, match="another.target"):
         export(other, shapes, "cuda")
 

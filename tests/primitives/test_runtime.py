@@ -1,4 +1,5 @@
 """Finding, loading and registering the library, without a GPU and where it can be tried without the library."""
+
 import types
 
 import jax
@@ -65,10 +66,16 @@ def test_lowering_for_cuda_with_a_cuda_backend_says_what_is_missing(fresh, monke
 def test_registers_once_and_the_type_before_the_target(fresh, monkeypatch):
     calls = []
     monkeypatch.setattr(jax.ffi, "pycapsule", lambda f: f)
-    monkeypatch.setattr(jax.ffi, "register_ffi_type", lambda name, d, platform: calls.append(("type", name, sorted(d), platform)))
-    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, d, platform: calls.append(("target", name, sorted(d), platform)))
+    monkeypatch.setattr(
+        jax.ffi, "register_ffi_type", lambda name, d, platform: calls.append(("type", name, sorted(d), platform))
+    )
+    monkeypatch.setattr(
+        jax.ffi, "register_ffi_target", lambda name, d, platform: calls.append(("target", name, sorted(d), platform))
+    )
     names = ("state_type_id", "state_type_info")
-    library = types.SimpleNamespace(**{f"jfi_{n}": (lambda n=n: n) for n in names}, jfi_instantiate=1, jfi_prepare=2, jfi_execute=3)
+    library = types.SimpleNamespace(
+        **{f"jfi_{n}": (lambda n=n: n) for n in names}, jfi_instantiate=1, jfi_prepare=2, jfi_execute=3
+    )
     runtime.register(library=library)
     runtime.register(library=library)
     targets = [("target", op.target, ["execute", "instantiate", "prepare"], "CUDA") for op in OPS.values()]
@@ -78,7 +85,10 @@ def test_registers_once_and_the_type_before_the_target(fresh, monkeypatch):
 def test_a_second_copy_is_refused_before_jax_hears_of_it(fresh, monkeypatch):
     monkeypatch.setitem(jax.ffi.__dict__, "_jax_fp4_indexer_registered", {"CUDA": "/elsewhere/" + runtime.LIBRARY})
     monkeypatch.setattr(jax.ffi, "register_ffi_type", lambda *a, **k: pytest.fail("registered"))
-    with pytest.raises(ImportError, match=r"/elsewhere/\S+ serves this process already, /here/\S+ would be a second copy; keep one installation") as e:
+    with pytest.raises(
+        ImportError,
+        match=r"/elsewhere/\S+ serves this process already, /here/\S+ would be a second copy; keep one installation",
+    ) as e:
         runtime.register(library=types.SimpleNamespace(_name="/here/" + runtime.LIBRARY))
     assert "\n" not in str(e.value)
 
@@ -105,15 +115,23 @@ def test_a_gpu_without_library_or_kernel_is_one_sentence(fresh, monkeypatch):
 
     def choose(capability, op):
         if capability != (9, 0):
-            raise LookupError("no kernel for compute capability 7.5; this build ships sm_90a; use implementation=\"reference\"")
+            raise LookupError(
+                'no kernel for compute capability 7.5; this build ships sm_90a; use implementation="reference"'
+            )
         return "sm_90a", "native", ["k"]
+
     monkeypatch.setattr(runtime, "choose_variant", choose)
     assert runtime.unsupported_reason("block_scores") is None
     _on_gpu(monkeypatch, "7.5")
-    assert runtime.unsupported_reason("block_scores") == 'No kernel for compute capability 7.5; this build ships sm_90a; use implementation="reference".'
+    assert (
+        runtime.unsupported_reason("block_scores")
+        == 'No kernel for compute capability 7.5; this build ships sm_90a; use implementation="reference".'
+    )
     _on_gpu(monkeypatch, "gfx942")
     assert runtime.unsupported_reason("block_scores") is None
 
 
 def test_export_disabled_checks_name_every_target():
-    assert runtime.export_disabled_checks() == tuple(jax.export.DisabledSafetyCheck.custom_call(op.target) for op in OPS.values())
+    assert runtime.export_disabled_checks() == tuple(
+        jax.export.DisabledSafetyCheck.custom_call(op.target) for op in OPS.values()
+    )

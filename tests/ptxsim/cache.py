@@ -1,4 +1,5 @@
 """Where compiled things are kept, outside of what git tracks."""
+
 import contextlib
 import fcntl
 import os

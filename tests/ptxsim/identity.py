@@ -1,4 +1,5 @@
 """Digests of code that an edit of a comment, a docstring or the layout does not change."""
+
 import ast
 import hashlib
 import pathlib

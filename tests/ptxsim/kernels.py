@@ -5,6 +5,7 @@
 A fingerprint holds all that the PTX depends on: the sources of the kernel's modules, its configuration and the DSL's version. `JFI_PTXSIM_LINES=1` compiles
 here in any case, with the lines of the Python sources that instructions come from: reports then name them.
 """
+
 import dataclasses
 import functools
 import json
@@ -25,20 +26,21 @@ from jax_fp4_indexer.aot import manifest, variants
 from . import cache
 from .decode import Program
 
-KEEP = 400      # records; the oldest are removed
+KEEP = 400  # records; the oldest are removed
 
 
 @dataclasses.dataclass(eq=False)
 class Kernel:
     """One compiled kernel: what the manifest says of it, its PTX, and which instructions have run so far."""
+
     name: str
     arch: str
     source: str
     block: tuple
     cluster: tuple
     dynamic_shared_bytes: int
-    params: list            # as in the manifest: {"buffer": name} or {"i32": name}
-    alignments: dict        # buffer -> bytes
+    params: list  # as in the manifest: {"buffer": name} or {"i32": name}
+    alignments: dict  # buffer -> bytes
     ptx: str
     grid: dict = None
     tmem_columns: int = 0
@@ -50,7 +52,7 @@ class Kernel:
         The entry is called "kernel": its own name holds the module and class that made it, and a kernel that moves keeps its text.
         Portable kernels of several archs have one text.
         """
-        code = self.ptx[self.ptx.index(".entry"):]
+        code = self.ptx[self.ptx.index(".entry") :]
         entry = re.match(r"\.entry\s+([\w$]+)", code).group(1)
         return re.sub(r"^\s*(?:\.(?:loc|file)\b[^\n]*)?\n", "", code.replace(entry, "kernel"), flags=re.M)
 
@@ -58,7 +60,9 @@ class Kernel:
     def program(self):
         program = Program(self.ptx)
         if len(program.params) != len(self.params):
-            raise ValueError(f"{self.name}: the PTX has {len(program.params)} parameters, the kernel class states {len(self.params)}")
+            raise ValueError(
+                f"{self.name}: the PTX has {len(program.params)} parameters, the kernel class states {len(self.params)}"
+            )
         return program
 
     @functools.cached_property
@@ -76,7 +80,7 @@ class Kernel:
         """{shared offset of an mbarrier: phases it has completed in one CTA, at most}, over all launches of this process."""
         return {}
 
-    statistics = None       # launch.Statistics of the launches that had them, added up
+    statistics = None  # launch.Statistics of the launches that had them, added up
 
     def count(self, result):
         self.hits[:] += result.hits
@@ -125,27 +129,58 @@ def _built(kernel):
     path = (manifest.DEFAULT_FOLDER / entry["cubin"]).with_suffix(".ptx")
     if not path.is_file():
         return None
-    return Kernel(entry["name"], kernel.arch, kernel.source, tuple(entry["block"]), tuple(entry["cluster"]), entry["dynamic_shared_bytes"], entry["params"], _alignments(kernel),
-                  path.read_text(), entry["grid"], entry["tmem_columns"])
+    return Kernel(
+        entry["name"],
+        kernel.arch,
+        kernel.source,
+        tuple(entry["block"]),
+        tuple(entry["cluster"]),
+        entry["dynamic_shared_bytes"],
+        entry["params"],
+        _alignments(kernel),
+        path.read_text(),
+        entry["grid"],
+        entry["tmem_columns"],
+    )
 
 
 def _compile(arch, jobs):
     """Compile `jobs` of one arch from a snapshot of the package."""
     with tempfile.TemporaryDirectory(prefix="ptxsim_") as scratch:
         package = pathlib.Path(jax_fp4_indexer.__file__).parent
-        shutil.copytree(package, pathlib.Path(scratch) / package.name, ignore=shutil.ignore_patterns("__pycache__", "cubins", "_lib"))
+        shutil.copytree(
+            package,
+            pathlib.Path(scratch) / package.name,
+            ignore=shutil.ignore_patterns("__pycache__", "cubins", "_lib"),
+        )
         cubins = pathlib.Path(scratch) / package.name / "cubins"
         cubins.mkdir()
         (cubins / "__init__.py").touch()
         dump = pathlib.Path(scratch) / "dump"
         dump.mkdir()
-        environment = {**os.environ, "CUTE_DSL_ARCH": arch, "CUTE_DSL_KEEP_PTX": "1", "CUTE_DSL_LINEINFO": "1", "CUTE_DSL_DUMP_DIR": str(dump), "CUTE_DSL_DISABLE_FILE_CACHING": "1",
-                       "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)]), "JAX_PLATFORMS": "cpu"}
-        done = subprocess.run([sys.executable, cache.HERE / "ptx_worker.py"], env=environment, text=True, input=json.dumps(jobs), capture_output=True)
+        environment = {
+            **os.environ,
+            "CUTE_DSL_ARCH": arch,
+            "CUTE_DSL_KEEP_PTX": "1",
+            "CUTE_DSL_LINEINFO": "1",
+            "CUTE_DSL_DUMP_DIR": str(dump),
+            "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+            "PYTHONPATH": os.pathsep.join([scratch, *(p for p in sys.path if p)]),
+            "JAX_PLATFORMS": "cpu",
+        }
+        done = subprocess.run(
+            [sys.executable, cache.HERE / "ptx_worker.py"],
+            env=environment,
+            text=True,
+            input=json.dumps(jobs),
+            capture_output=True,
+        )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     problems = [f"{arch} {a['source']}: {a['problem']}" for a in answers if "problem" in a]
     if len(answers) < len(jobs):
-        problems.append(f"{arch} {jobs[len(answers)]['source']}: the compiler process ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+        problems.append(
+            f"{arch} {jobs[len(answers)]['source']}: the compiler process ended with exit code {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     if problems:
         raise RuntimeError("\n".join(problems))
 
@@ -163,7 +198,9 @@ def _missing(kernels):
     """{arch: jobs} of the kernels that neither the build nor the cache holds."""
     jobs = {}
     for kernel in (k for k in kernels if k not in _loaded and not _record_path(k).is_file()):
-        jobs.setdefault(kernel.arch, []).append({**dataclasses.asdict(kernel), "source": kernel.source, "path": str(_record_path(kernel))})
+        jobs.setdefault(kernel.arch, []).append(
+            {**dataclasses.asdict(kernel), "source": kernel.source, "path": str(_record_path(kernel))}
+        )
     return jobs
 
 
@@ -178,11 +215,18 @@ def load(kernels):
         if found := _built(kernel):
             _loaded[kernel] = found
     if _missing(kernels):
-        with cache.locked("ptx"):           # of two test processes the second finds what the first has compiled
+        with cache.locked("ptx"):  # of two test processes the second finds what the first has compiled
             for arch, jobs in _missing(kernels).items():
                 _compile(arch, jobs)
             _forget_old(cache.folder() / "ptx")
     for kernel in (k for k in kernels if k not in _loaded):
         record = json.loads(_record_path(kernel).read_text())
-        _loaded[kernel] = Kernel(**{**record, "block": tuple(record["block"]), "cluster": tuple(record["cluster"]), "alignments": _alignments(kernel)})
+        _loaded[kernel] = Kernel(
+            **{
+                **record,
+                "block": tuple(record["block"]),
+                "cluster": tuple(record["cluster"]),
+                "alignments": _alignments(kernel),
+            }
+        )
     return [_loaded[k] for k in kernels]

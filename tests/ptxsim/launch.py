@@ -7,6 +7,7 @@
 
 A SimError ends the launch; reports are collected in the result.
 """
+
 import ctypes as C
 import dataclasses
 import re
@@ -18,18 +19,41 @@ from . import native, tensor_map
 from .decode.operands import PARAM_WINDOW, SHARED_CONSTANT, SMEM_BASE
 
 # In the order of the R_ constants of core/sim.h.
-KINDS = ["uninit-branch", "uninit-store", "uninit-address", "race", "proxy-fence", "wgmma-read", "wgmma-write", "wgmma-fence", "wgmma-move",
-         "global-race", "mbarrier-init", "exit", "barrier-left", "uninit-sync", "mbarrier-twice", "lane-race", "wgmma-count",
-         "tmem-race", "tmem-left", "tmem-lane", "tmem-fence", "tmem-early", "late"]
-NOTES = {"wgmma-move", "tmem-fence", "tmem-early"}              # worth a look, not a fault
+KINDS = [
+    "uninit-branch",
+    "uninit-store",
+    "uninit-address",
+    "race",
+    "proxy-fence",
+    "wgmma-read",
+    "wgmma-write",
+    "wgmma-fence",
+    "wgmma-move",
+    "global-race",
+    "mbarrier-init",
+    "exit",
+    "barrier-left",
+    "uninit-sync",
+    "mbarrier-twice",
+    "lane-race",
+    "wgmma-count",
+    "tmem-race",
+    "tmem-left",
+    "tmem-lane",
+    "tmem-fence",
+    "tmem-early",
+    "late",
+]
+NOTES = {"wgmma-move", "tmem-fence", "tmem-early"}  # worth a look, not a fault
 NO_INSTRUCTION = {"barrier-left", "wgmma-count", "tmem-left", "late"}
 MODES = {"eager": 0, "lazy": 1, "random": 2}
 M64 = (1 << 64) - 1
-REGISTERS = 1 << 16                 # of an SM. A kernel that moves them starts with as many a thread as fit, in eights
+REGISTERS = 1 << 16  # of an SM. A kernel that moves them starts with as many a thread as fit, in eights
 
 
 class SimError(Exception):
     """A fault of the kernel that ends the launch; the text says what and where. `reports`: those collected before it."""
+
     reports = ()
 
 
@@ -41,7 +65,7 @@ class Deadlock(SimError):
 class Finding:
     kind: str
     text: str
-    at: str         # line and text of the instruction
+    at: str  # line and text of the instruction
     count: int
 
     def __str__(self):
@@ -51,8 +75,9 @@ class Finding:
 @dataclasses.dataclass
 class Statistics:
     """What a launch was made of, for stats.py."""
-    by_warp: np.ndarray     # [warps of a CTA, instructions]: how often each ran, over all CTAs
-    banks: np.ndarray       # [instructions, 3]: accesses of shared memory by ld, st, ldmatrix, stmatrix; their wavefronts; the fewest possible
+
+    by_warp: np.ndarray  # [warps of a CTA, instructions]: how often each ran, over all CTAs
+    banks: np.ndarray  # [instructions, 3]: accesses of shared memory by ld, st, ldmatrix, stmatrix; their wavefronts; the fewest possible
 
     def __add__(self, other):
         return Statistics(self.by_warp + other.by_warp, self.banks + other.banks)
@@ -60,16 +85,16 @@ class Statistics:
 
 @dataclasses.dataclass
 class Result:
-    findings: list      # all Findings, notes included
-    hits: np.ndarray    # executions of each instruction
-    insts: int          # warp instructions
+    findings: list  # all Findings, notes included
+    hits: np.ndarray  # executions of each instruction
+    insts: int  # warp instructions
     seconds: float
     bulk_bytes: int
     wgmmas: int
     mmas: int
     ummas: int
-    phases: dict        # shared offset of an mbarrier -> phases it completed in a CTA, at most
-    statistics: Statistics = None       # where they were asked for
+    phases: dict  # shared offset of an mbarrier -> phases it completed in a CTA, at most
+    statistics: Statistics = None  # where they were asked for
 
     @property
     def faults(self):
@@ -100,7 +125,11 @@ class Memory:
         self._next += 0 if at else (align + array.nbytes + 0x40FF_FFFF) & ~0xFF_FFFF
         arrays = {"p": array.reshape(-1).view(np.uint8)}
         if write:
-            arrays |= {"owner": np.full(words, -1, np.int32), "clock": np.zeros(words, np.uint32), "writer": np.zeros(words, np.uint16)}
+            arrays |= {
+                "owner": np.full(words, -1, np.int32),
+                "clock": np.zeros(words, np.uint32),
+                "writer": np.zeros(words, np.uint16),
+            }
         if undefined:
             arrays["init"] = np.zeros(array.nbytes + 8, np.uint8)
         self.buffers.append((base, name, arrays))
@@ -124,7 +153,9 @@ def _constants(program, params):
             kind[i] = v
         elif what == "param":
             index, offset, size, signed = v
-            value[i] = int.from_bytes(params[index][offset:offset + size], "little", signed=signed) & ((1 << (32 if size <= 4 else 64)) - 1)
+            value[i] = int.from_bytes(params[index][offset : offset + size], "little", signed=signed) & (
+                (1 << (32 if size <= 4 else 64)) - 1
+            )
         else:
             value[i] = v & M64
             kind[i] = SHARED_CONSTANT if what == "shared" else 0
@@ -135,16 +166,36 @@ def _tensor_maps(params):
     maps = [(i, tensor_map.decode(raw)) for i, raw in enumerate(params) if len(raw) == 128]
     table, address = (native.TensorMap * max(len(maps), 1))(), np.zeros(max(len(maps), 1), np.uint64)
     for j, (i, t) in enumerate(maps):
-        table[j].base, table[j].rank, table[j].bits, table[j].swizzle, table[j].integer32 = t.base, len(t.dims), t.bits, t.swizzle, t.integer32
+        table[j].base, table[j].rank, table[j].bits, table[j].swizzle, table[j].integer32 = (
+            t.base,
+            len(t.dims),
+            t.bits,
+            t.swizzle,
+            t.integer32,
+        )
         for field in ("dims", "strides", "box"):
             values = getattr(t, field)
-            getattr(table[j], field)[:len(values)] = values
+            getattr(table[j], field)[: len(values)] = values
         address[j] = PARAM_WINDOW + 4096 * i
     return table, address, len(maps)
 
 
-def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_shared_bytes=0, cluster=(1, 1, 1), *, mode="eager", seed=0, races=True,
-        max_insts=2 * 10**8, elect_last=False, statistics=False):
+def run(
+    program,
+    memory,
+    params,
+    grid=(1, 1, 1),
+    block=(32, 1, 1),
+    dynamic_shared_bytes=0,
+    cluster=(1, 1, 1),
+    *,
+    mode="eager",
+    seed=0,
+    races=True,
+    max_insts=2 * 10**8,
+    elect_last=False,
+    statistics=False,
+):
     """Run one launch. Returns a Result.
 
     params      bytes of each kernel parameter; one of 128 bytes is a tensor map
@@ -167,12 +218,24 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     maps, map_address, nmaps = _tensor_maps(params)
     warps = int(np.prod(block)) // 32 if statistics else 1
     coverage, reports = np.zeros((warps, len(program.table) + 1), np.uint64), (native.Report * native.MAX_REPORTS)()
-    pointers = dict(code=program.table, pool=program.pool, const_value=value, const_kind=kind, map_address=map_address, coverage=coverage)
+    pointers = dict(
+        code=program.table,
+        pool=program.pool,
+        const_value=value,
+        const_kind=kind,
+        map_address=map_address,
+        coverage=coverage,
+    )
     for field, array in pointers.items():
         setattr(s, field, array.ctypes.data)
     for field, array in dict(buf=buffers, maps=maps, reports=reports).items():
         setattr(s, field, C.addressof(array))
-    s.npc, s.nreg, s.npred, s.nconst = len(program.table), program.num_registers, program.num_predicates, len(program.constants)
+    s.npc, s.nreg, s.npred, s.nconst = (
+        len(program.table),
+        program.num_registers,
+        program.num_predicates,
+        len(program.constants),
+    )
     s.nbuf, s.nmaps, s.max_reports = len(memory.buffers), nmaps, native.MAX_REPORTS
     s.grid[:], s.block[:], s.cluster[:] = grid, block, cluster
     s.smem = program.dynamic_base - SMEM_BASE + dynamic_shared_bytes
@@ -187,14 +250,30 @@ def run(program, memory, params, grid=(1, 1, 1), block=(32, 1, 1), dynamic_share
     start = time.perf_counter()
     failed = library.sim_run(C.byref(s))
     seconds = time.perf_counter() - start
-    findings = [Finding(KINDS[r.kind], r.text.decode(), "the end of a CTA" if KINDS[r.kind] in NO_INSTRUCTION else program.at(r.pc), r.count)
-                for r in reports[:s.nreports]]
+    findings = [
+        Finding(
+            KINDS[r.kind],
+            r.text.decode(),
+            "the end of a CTA" if KINDS[r.kind] in NO_INSTRUCTION else program.at(r.pc),
+            r.count,
+        )
+        for r in reports[: s.nreports]
+    ]
     if failed:
         raise _error(program, s, findings)
     by_warp = coverage[:, :-1].astype(np.int64)
-    return Result(findings, by_warp.sum(0), s.insts, seconds, s.bulk_bytes, s.wgmmas, s.mmas, s.ummas,
-                  {8 * int(i) - SMEM_BASE: int(phases[i]) - 1 for i in np.nonzero(phases)[0]},
-                  Statistics(by_warp, banks.astype(np.int64)) if statistics else None)
+    return Result(
+        findings,
+        by_warp.sum(0),
+        s.insts,
+        seconds,
+        s.bulk_bytes,
+        s.wgmmas,
+        s.mmas,
+        s.ummas,
+        {8 * int(i) - SMEM_BASE: int(phases[i]) - 1 for i in np.nonzero(phases)[0]},
+        Statistics(by_warp, banks.astype(np.int64)) if statistics else None,
+    )
 
 
 def _error(program, s, findings):

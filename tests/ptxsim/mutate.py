@@ -5,6 +5,7 @@ A change that nobody notices is redundant, equivalent, or a gap of the cases or 
     for change in chosen(kernel, executed, KINDS, sample=80, seed=1):
         mutant = changed(kernel, change)        # run it, and see whether it is noticed
 """
+
 import copy
 import dataclasses
 import hashlib
@@ -17,14 +18,67 @@ from .decode.operands import OPS
 # What a change is called: an instruction that orders, moves or multiplies is dropped; a wait answers at once; a count of arrivals, bytes, threads or groups in flight is
 # another; a wait asks for the other phase; bits of an operand's descriptor, an address, a mask of bits or partner of a lane, a comparison is off by one; a guard is turned around.
 KINDS = ("drop", "no wait", "count", "parity", "descriptor", "address", "mask", "compare", "guard")
-DROPPED = ["MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BAR", "BARWARP", "CL_ARRIVE", "CL_WAIT", "FENCE_ASYNC", "FENCE_MB", "CPASYNC", "CPCOMMIT", "CPWAIT", "CPMBAR",
-           "BULK_G2S", "BULK_S2G", "TMA_LOAD", "MMA", "LDMATRIX", "WGMMA", "WG_FENCE", "WG_COMMIT", "WG_WAIT", "ATOM",
-           "TC_MMA", "TC_CP", "TC_COMMIT", "TMEM_WAIT", "TMEM_DEALLOC"]
+DROPPED = [
+    "MB_INIT",
+    "MB_ARRIVE",
+    "MB_EXPECT",
+    "BAR",
+    "BARWARP",
+    "CL_ARRIVE",
+    "CL_WAIT",
+    "FENCE_ASYNC",
+    "FENCE_MB",
+    "CPASYNC",
+    "CPCOMMIT",
+    "CPWAIT",
+    "CPMBAR",
+    "BULK_G2S",
+    "BULK_S2G",
+    "TMA_LOAD",
+    "MMA",
+    "LDMATRIX",
+    "WGMMA",
+    "WG_FENCE",
+    "WG_COMMIT",
+    "WG_WAIT",
+    "ATOM",
+    "TC_MMA",
+    "TC_CP",
+    "TC_COMMIT",
+    "TMEM_WAIT",
+    "TMEM_DEALLOC",
+]
 GUARDED = ["LD", "ST", "MB_INIT", "MB_ARRIVE", "MB_EXPECT", "CPASYNC", "BULK_G2S", "TMA_LOAD", "BRA"]
 # Operation -> the fields of a row that hold offsets (8 + their number in the decoder), and by how many bytes each is moved.
-OFFSETS = {"LDMATRIX": [(10, 16)], "CPASYNC": [(8, 16), (9, 16)], "BULK_G2S": [(8, 16), (9, 16), (10, 8)], "TMA_LOAD": [(8, 128), (9, 8)], "ATOM": [(12, 4)],
-           "MB_ARRIVE": [(8, 8)], "MB_EXPECT": [(8, 8)], "MB_WAIT": [(8, 8)], "MB_INIT": [(8, 8)], "CPMBAR": [(8, 8)], "TC_COMMIT": [(8, 8)]}
-COMPARISONS = {0: 1, 1: 0, 2: 3, 3: 2, 4: 5, 5: 4, 6: 7, 7: 6, 8: 9, 9: 8, 10: 11, 11: 10, 12: 13, 13: 12}     # eq ne, lt le, gt ge and so on
+OFFSETS = {
+    "LDMATRIX": [(10, 16)],
+    "CPASYNC": [(8, 16), (9, 16)],
+    "BULK_G2S": [(8, 16), (9, 16), (10, 8)],
+    "TMA_LOAD": [(8, 128), (9, 8)],
+    "ATOM": [(12, 4)],
+    "MB_ARRIVE": [(8, 8)],
+    "MB_EXPECT": [(8, 8)],
+    "MB_WAIT": [(8, 8)],
+    "MB_INIT": [(8, 8)],
+    "CPMBAR": [(8, 8)],
+    "TC_COMMIT": [(8, 8)],
+}
+COMPARISONS = {
+    0: 1,
+    1: 0,
+    2: 3,
+    3: 2,
+    4: 5,
+    5: 4,
+    6: 7,
+    7: 6,
+    8: 9,
+    9: 8,
+    10: 11,
+    11: 10,
+    12: 13,
+    13: 12,
+}  # eq ne, lt le, gt ge and so on
 MAKES_DESCRIPTORS = ["ADD64", "ADD32", "OR", "PACK", "MOV"]
 NAMES = {number: name for name, number in OPS.items()}
 
@@ -32,6 +86,7 @@ NAMES = {number: name for name, number in OPS.items()}
 @dataclasses.dataclass(frozen=True)
 class Change:
     """Row `pc` of a table becomes `row`; `sources`: {number of a source operand: constant in its place}."""
+
     kind: str
     pc: int
     row: tuple
@@ -48,7 +103,7 @@ class Verdict:
     kernel: str
     change: Change
     at: str
-    noticed: str        # what noticed it, or "" if nothing did
+    noticed: str  # what noticed it, or "" if nothing did
 
     def __str__(self):
         return f"{self.kernel} {self.change.what}: {self.at}\n    {self.noticed or 'NOT NOTICED'}"
@@ -61,7 +116,7 @@ class _Reader:
         self.program, self.values = program, list(program.constants)
         self.writers = {}
         for pc, row in enumerate(program.table):
-            for register in program.pool[row[4]:row[4] + row[3]]:
+            for register in program.pool[row[4] : row[4] + row[3]]:
                 self.writers.setdefault(int(register), []).append(pc)
 
     def constant(self, row, i):
@@ -72,12 +127,22 @@ class _Reader:
     def descriptors(self):
         """Rows that make what wgmma or tcgen05.mma takes as a descriptor: three steps back."""
         table, pool, found = self.program.table, self.program.pool, set()
-        front = {int(pool[row[6] + i]) for row in table for i in
-                 {"WGMMA": range(row[5] - (2 if row[11] else 1), row[5]), "TC_MMA": (1, 2), "TC_CP": (1,)}.get(NAMES[int(row[0])], ())}
+        front = {
+            int(pool[row[6] + i])
+            for row in table
+            for i in {"WGMMA": range(row[5] - (2 if row[11] else 1), row[5]), "TC_MMA": (1, 2), "TC_CP": (1,)}.get(
+                NAMES[int(row[0])], ()
+            )
+        }
         for _ in range(3):
-            rows = {pc for register in front for pc in self.writers.get(register, ()) if NAMES[int(table[pc][0])] in MAKES_DESCRIPTORS} - found
+            rows = {
+                pc
+                for register in front
+                for pc in self.writers.get(register, ())
+                if NAMES[int(table[pc][0])] in MAKES_DESCRIPTORS
+            } - found
             found |= rows
-            front = {int(r) for pc in rows for r in pool[table[pc][6]:table[pc][6] + table[pc][5]]}
+            front = {int(r) for pc in rows for r in pool[table[pc][6] : table[pc][6] + table[pc][5]]}
         return found
 
 
@@ -103,7 +168,13 @@ def changes(program, kinds=KINDS):
                 yield edited("parity", pc, str(stuck), [(1, stuck)])
         if name in ("CPWAIT", "WG_WAIT") and row[8] >= 0:
             yield edited("count", pc, f"{row[8] + 1} groups", f8=row[8] + 1)
-        amounts = {"MB_INIT": (1, 1), "MB_EXPECT": (1, 16), "MB_ARRIVE": (1, 16 if row[9] else 1), "BAR": (1, 32), "BULK_G2S": (2, 16)}
+        amounts = {
+            "MB_INIT": (1, 1),
+            "MB_EXPECT": (1, 16),
+            "MB_ARRIVE": (1, 16 if row[9] else 1),
+            "BAR": (1, 32),
+            "BULK_G2S": (2, 16),
+        }
         if name in amounts and constant(amounts[name][0]) is not None:
             i, step = amounts[name]
             for value in (constant(i) + step, constant(i) - step):
@@ -131,7 +202,9 @@ def changes(program, kinds=KINDS):
         if name == "AND":
             for i in range(row[5]):
                 if constant(i):
-                    yield edited("mask", pc, f"{constant(i):#x} without its lowest bit", [(i, constant(i) & (constant(i) - 1))])
+                    yield edited(
+                        "mask", pc, f"{constant(i):#x} without its lowest bit", [(i, constant(i) & (constant(i) - 1))]
+                    )
         if name == "SETP":
             yield edited("compare", pc, "off by one" if row[8] > 1 else "negated", f8=COMPARISONS[int(row[8])])
         if name in GUARDED and row[1] >= 0:
@@ -147,7 +220,7 @@ def changed(kernel, change):
     program.table, row = program.table.copy(), list(change.row)
     if change.sources:
         program.constants = dict(program.constants)
-        operands = [int(x) for x in program.pool[row[6]:row[6] + row[5]]]
+        operands = [int(x) for x in program.pool[row[6] : row[6] + row[5]]]
         for i, value in change.sources:
             operands[i] = program.constants.setdefault(("value", value), program.num_registers + len(program.constants))
         row[6] = len(program.pool)

@@ -1,4 +1,5 @@
 """PTX text -> a flat list of instructions: labels resolved, registers named by scope, lines kept."""
+
 import collections
 import dataclasses
 import re
@@ -26,13 +27,13 @@ class Symbol(NamedTuple):
 
 
 class Special(NamedTuple):
-    name: str       # without the %
+    name: str  # without the %
 
 
 class Mem(NamedTuple):
     base: object
     offset: int
-    coords: object      # the second part of [map, {..}], or None
+    coords: object  # the second part of [map, {..}], or None
 
 
 class Vec(NamedTuple):
@@ -56,27 +57,33 @@ class Sink(NamedTuple):
 class Instruction:
     op: str
     args: list
-    guard: tuple        # (register, negated), or None
+    guard: tuple  # (register, negated), or None
     line: int
     text: str
-    source: str = ""        # file and line of the kernel's Python, where the text says
-    target: int = None      # of a branch
+    source: str = ""  # file and line of the kernel's Python, where the text says
+    target: int = None  # of a branch
 
 
 @dataclasses.dataclass
 class Entry:
     name: str
-    params: list        # (name, bytes)
+    params: list  # (name, bytes)
     code: list
-    types: dict         # register -> "b32", "pred", ...
-    shared: list        # (name, alignment, bytes; None: dynamic)
-    locals: list        # (name, alignment, bytes)
-    ctas: int = 1       # of an SM, for which the compiler leaves registers
+    types: dict  # register -> "b32", "pred", ...
+    shared: list  # (name, alignment, bytes; None: dynamic)
+    locals: list  # (name, alignment, bytes)
+    ctas: int = 1  # of an SM, for which the compiler leaves registers
 
 
-SPECIALS = re.compile(r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|cluster_\w+|clusterid|nclusterid|smid|nsmid|clock\w*|globaltimer\w*|lanemask_\w+|dynamic_smem_size)(\.[xyz])?$")
-_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?")
-_SHARED = re.compile(r"^\s*(\.extern\s+|\.visible\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.b8\s+([\w$]+)(?:\[(\d*)\])?", re.M)
+SPECIALS = re.compile(
+    r"%(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|cluster_\w+|clusterid|nclusterid|smid|nsmid|clock\w*|globaltimer\w*|lanemask_\w+|dynamic_smem_size)(\.[xyz])?$"
+)
+_PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
+)
+_SHARED = re.compile(
+    r"^\s*(\.extern\s+|\.visible\s+)?\.shared\s+(?:\.align\s+(\d+)\s+)?\.b8\s+([\w$]+)(?:\[(\d*)\])?", re.M
+)
 _LOCAL = re.compile(r"\.local\s+(?:\.align\s+(\d+)\s+)?\.b8\s+([\w$]+)\[(\d+)\]")
 _LABEL = re.compile(r"([A-Za-z_$][\w$]*)\s*:(?!:)")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
@@ -137,7 +144,9 @@ class _Body:
         if t[0] == "[":
             inner = split_operands(t[1:-1])
             m = re.match(r"([%\w$.]+)\s*(?:\+\s*(-?\w+))?$", inner[0])
-            return Mem(self.operand(m.group(1)), int(m.group(2) or "0", 0), self.operand(inner[1]) if len(inner) > 1 else None)
+            return Mem(
+                self.operand(m.group(1)), int(m.group(2) or "0", 0), self.operand(inner[1]) if len(inner) > 1 else None
+            )
         if t[0] == "!":
             return Not(self.operand(t[1:]))
         if "|" in t:
@@ -160,7 +169,7 @@ class _Body:
         text, guard = statement, None
         m = re.match(r"@(!?)(%?\w+)\s+", statement)
         if m:
-            guard, statement = (self.lookup(m.group(2)), m.group(1) == "!"), statement[m.end():]
+            guard, statement = (self.lookup(m.group(2)), m.group(1) == "!"), statement[m.end() :]
         m = re.match(r"([a-z][\w.:]*)\s*(.*)$", statement)
         if m is None:
             raise PtxError(f"line {line}: cannot read {text!r}")
@@ -188,7 +197,11 @@ def _places(text):
     files = {number: "/".join(path.split("/")[-2:]) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text)}
     count = collections.Counter(_LOC.findall(text))
     launch = {place for place, _ in count.most_common(1)}
-    return {place: f"{files[place[0]]}:{place[1]}" for place in count.keys() - launch if place[0] in files and place[1] != "0"}
+    return {
+        place: f"{files[place[0]]}:{place[1]}"
+        for place in count.keys() - launch
+        if place[0] in files and place[1] != "0"
+    }
 
 
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8}
@@ -201,13 +214,25 @@ def parse(text):
     if re.search(r"\.func\b|\bcall\b", text):
         raise PtxError("functions and calls are not simulated")
     head = re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?", text, re.S)
-    params = [(name, int(size) if size else _BYTES[kind[1:]]) for kind, name, size in _PARAM.findall(head.group(2) or "")]
-    shared = [(name, int(align or 1), None if extern.strip() == ".extern" or not size else int(size)) for extern, align, name, size in _SHARED.findall(text)]
-    entry = Entry(head.group(1), params, [], {}, shared, [(name, int(align or 16), int(size)) for align, name, size in _LOCAL.findall(text)])
+    params = [
+        (name, int(size) if size else _BYTES[kind[1:]]) for kind, name, size in _PARAM.findall(head.group(2) or "")
+    ]
+    shared = [
+        (name, int(align or 1), None if extern.strip() == ".extern" or not size else int(size))
+        for extern, align, name, size in _SHARED.findall(text)
+    ]
+    entry = Entry(
+        head.group(1),
+        params,
+        [],
+        {},
+        shared,
+        [(name, int(align or 16), int(size)) for align, name, size in _LOCAL.findall(text)],
+    )
     start = text.index("{", head.end())
-    several = re.search(r"\.minnctapersm\s+(\d+)", text[head.end():start])
+    several = re.search(r"\.minnctapersm\s+(\d+)", text[head.end() : start])
     entry.ctas = int(several.group(1)) if several else 1
-    body = re.sub(r"//[^\n]*", "", text[start + 1:])
+    body = re.sub(r"//[^\n]*", "", text[start + 1 :])
     body = re.sub(r"^[ \t]*\.(file|pragma)\b[^\n]*", "", body, flags=re.M)
     places = _places(text)
     line, i, b = text.count("\n", 0, start) + 1, 0, _Body(entry)

@@ -1,4 +1,5 @@
 """Small kernels for the tests of the simulator: a body of PTX with registers declared, run on two small buffers."""
+
 import struct
 
 import numpy as np
@@ -43,9 +44,19 @@ def execute(body, threads=64, *, data=None, grid=1, cluster=1, shared="4096", wo
     """Returns (Result, out as uint32 [words]). `data`: uint32 contents of `in`, default 0, 1, 2, ..."""
     given = np.arange(words, dtype=np.uint32)
     if data is not None:
-        given[:len(data)] = data
+        given[: len(data)] = data
     out = np.full(words, 0xDEADBEEF, np.uint32)
     memory = Memory()
     params = [struct.pack("<Q", memory.add("in", given, 16)), struct.pack("<Q", memory.add("out", out, 16, write=True))]
-    result = run(program(body, shared), memory, params, (grid, 1, 1), (threads, 1, 1), 0, (cluster, 1, 1), max_insts=200000, **how)
+    result = run(
+        program(body, shared),
+        memory,
+        params,
+        (grid, 1, 1),
+        (threads, 1, 1),
+        0,
+        (cluster, 1, 1),
+        max_insts=200000,
+        **how,
+    )
     return result, out

@@ -3,17 +3,19 @@
 Run by kernels.py with a snapshot of the package first on the path: the DSL reads the source of every function again while it
 compiles, and an edit in between would give a mixture. Jobs come on stdin as JSON; one JSON line answers each.
 """
+
 import json
 import os
 import pathlib
 import sys
 import traceback
 
-import cache      # beside this file, which is run as a script
+import cache  # beside this file, which is run as a script
 
 
 def compile_one(job):
     from jax_fp4_indexer.aot.compile import instantiate, launch_facts
+
     kernel = instantiate(job)
     facts = launch_facts(kernel)
     facts.pop("expect")
@@ -26,7 +28,7 @@ def compile_one(job):
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)       # what the compiler itself prints goes to stderr
+    os.dup2(2, 1)  # what the compiler itself prints goes to stderr
     for job in json.load(sys.stdin):
         try:
             record = {**compile_one(job), "arch": job["arch"], "source": job["source"]}

@@ -7,6 +7,7 @@ An instruction counts once for each fragment of a warp that executes it with at 
 Shared memory: wavefronts of ld, st, ldmatrix and stmatrix against the fewest that the same lanes could do with (core/banks.c has the rules). Not there: atomics, mbarriers, and what
 copies and matrix instructions read and write.
 """
+
 import ast
 import collections
 import functools
@@ -19,30 +20,36 @@ import jax_fp4_indexer
 
 from . import cache
 
-ALIKE = 0.65        # share of the instructions that either executes which both do, from which on two warps have one role
+ALIKE = 0.65  # share of the instructions that either executes which both do, from which on two warps have one role
 
 # First that matches the whole opcode.
-CLASSES = [(name, re.compile(pattern)) for name, pattern in [
-    ("branches", r"bra.*|ret|exit|trap|brkpt"),
-    ("matrix", r"mma\..*|wgmma\.mma.*|tcgen05\.mma.*"),
-    ("shared loads", r"ldmatrix.*|ldu?\.(?:[\w.]+\.)?shared.*"),
-    ("shared stores", r"stmatrix.*|st\.(?!async)(?:[\w.]+\.)?shared.*"),
-    ("global loads", r"ldu?\.(?:[\w.]+\.)?global.*"),
-    ("global stores", r"st\.(?:[\w.]+\.)?global.*"),
-    ("tensor memory", r"tcgen05\.(?:ld|st|wait).*"),
-    ("copies", r"cp\..*|tcgen05\.(?:cp|shift).*|st\.async.*|prefetch.*"),
-    ("moves", r"mov.*|ld\.param.*|cvta.*|mapa.*|createpolicy.*|griddepcontrol.*|nanosleep.*|activemask.*|setmaxnreg.*"),
-    ("other memory", r"ld.*|st.*|atom.*|red\..*"),
-    ("order", r"mbarrier.*|bar.*|fence.*|membar.*|wgmma.*|tcgen05.*"),
-    ("across lanes", r"shfl.*|vote.*|redux.*|elect.*"),
-    ("conversions", r"cvt.*"),
-    ("comparisons", r"setp.*|selp.*|(?:and|or|xor|not)\.pred"),
-    ("logic", r"(?:and|or|xor|not|shl|shr|shf|prmt|lop3|bfe|bfi|bfind|popc|clz|brev).*"),
-    ("f16", r".*\.(?:bf16|f16)(?:x2)?"),
-    ("fp32", r".*\.f32(?:x2)?"),
-    ("fp64", r".*\.f64"),
-    ("integers", r".*\.[busx](?:8|16|32|64)"),
-]]
+CLASSES = [
+    (name, re.compile(pattern))
+    for name, pattern in [
+        ("branches", r"bra.*|ret|exit|trap|brkpt"),
+        ("matrix", r"mma\..*|wgmma\.mma.*|tcgen05\.mma.*"),
+        ("shared loads", r"ldmatrix.*|ldu?\.(?:[\w.]+\.)?shared.*"),
+        ("shared stores", r"stmatrix.*|st\.(?!async)(?:[\w.]+\.)?shared.*"),
+        ("global loads", r"ldu?\.(?:[\w.]+\.)?global.*"),
+        ("global stores", r"st\.(?:[\w.]+\.)?global.*"),
+        ("tensor memory", r"tcgen05\.(?:ld|st|wait).*"),
+        ("copies", r"cp\..*|tcgen05\.(?:cp|shift).*|st\.async.*|prefetch.*"),
+        (
+            "moves",
+            r"mov.*|ld\.param.*|cvta.*|mapa.*|createpolicy.*|griddepcontrol.*|nanosleep.*|activemask.*|setmaxnreg.*",
+        ),
+        ("other memory", r"ld.*|st.*|atom.*|red\..*"),
+        ("order", r"mbarrier.*|bar.*|fence.*|membar.*|wgmma.*|tcgen05.*"),
+        ("across lanes", r"shfl.*|vote.*|redux.*|elect.*"),
+        ("conversions", r"cvt.*"),
+        ("comparisons", r"setp.*|selp.*|(?:and|or|xor|not)\.pred"),
+        ("logic", r"(?:and|or|xor|not|shl|shr|shf|prmt|lop3|bfe|bfi|bfind|popc|clz|brev).*"),
+        ("f16", r".*\.(?:bf16|f16)(?:x2)?"),
+        ("fp32", r".*\.f32(?:x2)?"),
+        ("fp64", r".*\.f64"),
+        ("integers", r".*\.[busx](?:8|16|32|64)"),
+    ]
+]
 
 
 @functools.cache
@@ -61,7 +68,7 @@ def _functions(file):
 
 @functools.cache
 def function_at(source):
-    """"sm90/decode.py:86" -> "decode.py reduce"; only the file where the line is in no function."""
+    """ "sm90/decode.py:86" -> "decode.py reduce"; only the file where the line is in no function."""
     if not source:
         return "-"
     file, _, line = source.rpartition(":")
@@ -100,7 +107,7 @@ class Report:
     def __init__(self, program, statistics):
         self.code, self.at, self.banks = program.code, program.at, statistics.banks
         self.roles = roles(statistics.by_warp)
-        self.hits = np.stack([statistics.by_warp[group].sum(0) for group in self.roles])        # [roles, instructions]
+        self.hits = np.stack([statistics.by_warp[group].sum(0) for group in self.roles])  # [roles, instructions]
 
     def _sums(self, key):
         """{key(instruction): executions by role}."""
@@ -121,7 +128,13 @@ class Report:
         for role in range(len(self.roles)):
             ranked = sorted(sums, key=lambda f: -sums[f][role])
             own = [f for f in ranked if sums[f][role] > 0.9 * sums[f].sum()]
-            names.append([f"{f} {sums[f][role] / max(self.hits[role].sum(), 1):.0%}" for f in (own or ranked)[:most] if sums[f][role]])
+            names.append(
+                [
+                    f"{f} {sums[f][role] / max(self.hits[role].sum(), 1):.0%}"
+                    for f in (own or ranked)[:most]
+                    if sums[f][role]
+                ]
+            )
         return names
 
     def conflicts(self, most=10):
@@ -132,17 +145,37 @@ class Report:
         found = []
         for pcs in together.values():
             accesses, wavefronts, fewest = (int(x) for x in self.banks[pcs].sum(0))
-            found.append((accesses, wavefronts, fewest, self.at(pcs[0]) + (f" and {len(pcs) - 1} more like it" if len(pcs) > 1 else "")))
+            found.append(
+                (
+                    accesses,
+                    wavefronts,
+                    fewest,
+                    self.at(pcs[0]) + (f" and {len(pcs) - 1} more like it" if len(pcs) > 1 else ""),
+                )
+            )
         return sorted(found, key=lambda f: f[2] - f[1])[:most]
 
     def __str__(self):
         classes, n = self.classes(), range(len(self.roles))
         heads = [f"warps {spans(group)}" if len(group) > 1 else f"warp {group[0]}" for group in self.roles]
-        rows = [("", *heads), ("all", *(f"{self.hits[r].sum():,}" for r in n)), *((name, *(f"{hits[r]:,}" for r in n)) for name, hits in classes.items())]
+        rows = [
+            ("", *heads),
+            ("all", *(f"{self.hits[r].sum():,}" for r in n)),
+            *((name, *(f"{hits[r]:,}" for r in n)) for name, hits in classes.items()),
+        ]
         widths = [max(len(row[i]) for row in rows) for i in range(len(heads) + 1)]
-        lines = ["  " + "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:], widths[1:]))]) for row in rows]
+        lines = [
+            "  " + "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:], widths[1:]))])
+            for row in rows
+        ]
         lines[:0] = [f"  {head}: {', '.join(names)}" for head, names in zip(heads, self.names())]
         accesses, wavefronts, fewest = (int(x) for x in self.banks.sum(0))
-        lines.append(f"  shared memory: {accesses:,} accesses, {wavefronts:,} wavefronts, {fewest:,} are the fewest" + (f" ({wavefronts / fewest:.2f})" if fewest else ""))
-        lines += [f"    {w - f:+,}: {a:,} accesses, {w:,} wavefronts for {f:,}; {place}" for a, w, f, place in self.conflicts()]
+        lines.append(
+            f"  shared memory: {accesses:,} accesses, {wavefronts:,} wavefronts, {fewest:,} are the fewest"
+            + (f" ({wavefronts / fewest:.2f})" if fewest else "")
+        )
+        lines += [
+            f"    {w - f:+,}: {a:,} accesses, {w:,} wavefronts for {f:,}; {place}"
+            for a, w, f, place in self.conflicts()
+        ]
         return "\n".join(lines)

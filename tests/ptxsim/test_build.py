@@ -1,4 +1,5 @@
 """The C core on processors of several generations, and what happens where it does not build."""
+
 import os
 import pathlib
 import platform
@@ -11,7 +12,11 @@ import pytest
 from ptxsim import cache, native
 
 # Generations of x86-64 processors and the features of /proc/cpuinfo without which a machine cannot run their code.
-LEVELS = {"x86-64-v2": {"sse4_2", "ssse3", "popcnt"}, "x86-64-v3": {"avx2", "bmi2", "fma"}} if platform.machine() == "x86_64" else {}
+LEVELS = (
+    {"x86-64-v2": {"sse4_2", "ssse3", "popcnt"}, "x86-64-v3": {"avx2", "bmi2", "fma"}}
+    if platform.machine() == "x86_64"
+    else {}
+)
 
 # Sums of the tensor core, halves, shuffles and barriers: the answers to the probes, as a digest for each probe.
 ANSWERS = """
@@ -29,8 +34,13 @@ for launch in launches():
 def python(source, level):
     """The completed process of `source` in an interpreter of its own, whose core is compiled for `level`."""
     paths = os.pathsep.join([str(cache.HERE.parents[1]), str(cache.HERE.parent)])
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, cwd=cache.HERE.parents[1],
-                          env={**os.environ, "PYTHONPATH": paths, "JFI_PTXSIM_MARCH": level})
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        cwd=cache.HERE.parents[1],
+        env={**os.environ, "PYTHONPATH": paths, "JFI_PTXSIM_MARCH": level},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +53,15 @@ def of_this_processor():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_processor_has_the_same_bits(level, of_this_processor):
-    flags = next((set(line.split()) for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), set())
-    if not LEVELS[level] <= flags:      # compiled only: this processor is of an older generation
+    flags = next(
+        (
+            set(line.split())
+            for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("flags")
+        ),
+        set(),
+    )
+    if not LEVELS[level] <= flags:  # compiled only: this processor is of an older generation
         done = python("from ptxsim import native; native.build('core', 'core')", level)
         assert done.returncode == 0, done.stderr
         return
@@ -86,7 +103,16 @@ def test_a_core_that_does_not_build_ends_the_session_with_one_message(processes,
     files = [str(cache.HERE / name) for name in ("test_instructions.py", "test_tensor.py", "test_stats.py")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {"CC": str(compiler), "JFI_PTXSIM_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *["-n", "2", "--dist", "loadgroup"] * bool(processes), *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *["-n", "2", "--dist", "loadgroup"] * bool(processes),
+        *files,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=cache.HERE.parents[1], env=environment)
     assert done.returncode != 0
     closing = done.stdout.splitlines()

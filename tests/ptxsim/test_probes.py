@@ -1,4 +1,5 @@
 """The simulator against what an H200 answered to the probes (probes/h200.npz; probes/__init__.py says how to ask another card)."""
+
 import numpy as np
 import pytest
 
@@ -7,8 +8,20 @@ from ptxsim.probes.__main__ import KEPT, RECORD, launches
 
 CARD = np.load(RECORD)
 LAUNCHES = launches()
-FAULTS = ("mbarrier.at_once", "mbarrier.one_too_many", "mbarrier.many_too_many", "mbarrier.bytes_open", "mbarrier.bytes_open_two")
-ULPS = {"rcp.approx.f32": 1, "rcp.approx.ftz.f32": 1, "rsqrt.approx.f32": 1, "ex2.approx.f32": 2, "ex2.approx.ftz.f32": 2}
+FAULTS = (
+    "mbarrier.at_once",
+    "mbarrier.one_too_many",
+    "mbarrier.many_too_many",
+    "mbarrier.bytes_open",
+    "mbarrier.bytes_open_two",
+)
+ULPS = {
+    "rcp.approx.f32": 1,
+    "rcp.approx.ftz.f32": 1,
+    "rsqrt.approx.f32": 1,
+    "ex2.approx.f32": 2,
+    "ex2.approx.ftz.f32": 2,
+}
 
 
 def of(*kinds, without=()):
@@ -26,10 +39,12 @@ def words(launch, **how):
 
 
 @pytest.mark.parametrize("mode", ["eager", "lazy", "random"])
-@pytest.mark.parametrize("launch", of("addresses", "lanes", "mbarrier", "elected", without=(*FAULTS, "addresses.cluster8")))
+@pytest.mark.parametrize(
+    "launch", of("addresses", "lanes", "mbarrier", "elected", without=(*FAULTS, "addresses.cluster8"))
+)
 def test_protocol(launch, mode):
     if "_load." in launch.name:
-        mode = "eager"          # asks without waiting: in lazy order no copy happens meanwhile
+        mode = "eager"  # asks without waiting: in lazy order no copy happens meanwhile
     ours, theirs = words(launch, mode=mode, seed=1)
     np.testing.assert_array_equal(ours, theirs)
 
@@ -83,7 +98,9 @@ def test_rounding(launch):
     np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind, unit", [("f16", "wgmma"), ("bf16", "wgmma"), ("f16", "mma"), ("bf16", "mma"), ("e4m3", "wgmma")])
+@pytest.mark.parametrize(
+    "kind, unit", [("f16", "wgmma"), ("bf16", "wgmma"), ("f16", "mma"), ("bf16", "mma"), ("e4m3", "wgmma")]
+)
 def test_models_of_rounding(kind, unit):
     """What docs/facts.md says in words, apart from the simulator; and a model that is a little different is not it."""
     rows, columns = numbers.ROUNDING[unit]
@@ -92,5 +109,12 @@ def test_models_of_rounding(kind, unit):
     A, B, C = numbers.rounding_inputs(kind, rows, columns, KEPT, 11 if unit == "wgmma" else 12)
     best = rounding.MODELS[kind]
     assert (rounding.predict(best, A, B, C).view(np.uint32) == D.view(np.uint32)).all()
-    for change in (dict(fraction=best.fraction - 1), dict(fraction=best.fraction + 1), dict(normalised=True), dict(result=best.result + 1)):
-        assert (rounding.predict(rounding.changed(best, **change), A, B, C).view(np.uint32) != D.view(np.uint32)).any(), change
+    for change in (
+        dict(fraction=best.fraction - 1),
+        dict(fraction=best.fraction + 1),
+        dict(normalised=True),
+        dict(result=best.result + 1),
+    ):
+        assert (
+            rounding.predict(rounding.changed(best, **change), A, B, C).view(np.uint32) != D.view(np.uint32)
+        ).any(), change

@@ -1,4 +1,5 @@
 """A block-score call written as loops in float64, and the small inputs of the tests. Shares nothing with the package; bytes are decoded by ml_dtypes."""
+
 import dataclasses
 
 import ml_dtypes
@@ -15,6 +16,7 @@ def prefix(lengths):
 @dataclasses.dataclass
 class Batch:
     """Operands of a call. Scale bytes are public; `replace` makes variants."""
+
     q: np.ndarray
     k: np.ndarray
     q_scale: np.ndarray
@@ -35,7 +37,18 @@ class Batch:
         return dataclasses.replace(self, **fields)
 
     def run(self, f, **options):
-        return np.asarray(f(self.q, self.k, self.q_scale, self.k_scale, self.cu_q, self.cu_k, self.cu_p, **{**self.keywords(), **options}))
+        return np.asarray(
+            f(
+                self.q,
+                self.k,
+                self.q_scale,
+                self.k_scale,
+                self.cu_q,
+                self.cu_k,
+                self.cu_p,
+                **{**self.keywords(), **options},
+            )
+        )
 
     def run_padded(self, f, **options):
         """The same scores from shapes padded to a few sizes, as serving code does, so that many tests share a compiled program."""
@@ -44,22 +57,37 @@ class Batch:
         more_seqs = size(len(self.cu_q) - 1, 4, 64)
         grow = lambda x, n, fill: np.concatenate([x, np.full((n, *x.shape[1:]), fill, x.dtype)])
         padded = self.replace(
-            q=grow(self.q, more_tokens, 0x77), q_scale=grow(self.q_scale, more_tokens, 0xFF), k=grow(self.k, more_pages, 0x77),
-            k_scale=grow(self.k_scale, more_pages, 0xFF), kv_indices=grow(self.kv_indices, size(self.kv_indices.size, 8, 64, 256), -1),
-            qo_offset=None if self.qo_offset is None else grow(np.asarray(self.qo_offset, np.int32), more_seqs, 5), max_seqlen_q=8,
-            max_seqlen_k=128 * (self.k_tiles + size(self.k_tiles, 4, 64, 256)), **{name: grow(getattr(self, name), more_seqs, getattr(self, name)[-1])
-                                                                                   for name in ("cu_q", "cu_k", "cu_p")})
+            q=grow(self.q, more_tokens, 0x77),
+            q_scale=grow(self.q_scale, more_tokens, 0xFF),
+            k=grow(self.k, more_pages, 0x77),
+            k_scale=grow(self.k_scale, more_pages, 0xFF),
+            kv_indices=grow(self.kv_indices, size(self.kv_indices.size, 8, 64, 256), -1),
+            qo_offset=None if self.qo_offset is None else grow(np.asarray(self.qo_offset, np.int32), more_seqs, 5),
+            max_seqlen_q=8,
+            max_seqlen_k=128 * (self.k_tiles + size(self.k_tiles, 4, 64, 256)),
+            **{
+                name: grow(getattr(self, name), more_seqs, getattr(self, name)[-1]) for name in ("cu_q", "cu_k", "cu_p")
+            },
+        )
         got = padded.run(f, **options)
-        assert (got[:, self.k_tiles:] == -np.inf).all() and (got[:, :, self.q.shape[0]:] == -np.inf).all()
-        return got[:, :self.k_tiles, :self.q.shape[0]]
+        assert (got[:, self.k_tiles :] == -np.inf).all() and (got[:, :, self.q.shape[0] :] == -np.inf).all()
+        return got[:, : self.k_tiles, : self.q.shape[0]]
 
     @property
     def k_tiles(self):
         return -(-self.max_seqlen_k // 128)
 
     def keywords(self):
-        return dict(max_seqlen_q=self.max_seqlen_q, max_seqlen_k=self.max_seqlen_k, kv_indices=self.kv_indices, fp4_format=self.fmt, causal=self.causal,
-                    qo_offset=self.qo_offset, q_global_scale=self.q_global_scale, k_global_scale=self.k_global_scale)
+        return dict(
+            max_seqlen_q=self.max_seqlen_q,
+            max_seqlen_k=self.max_seqlen_k,
+            kv_indices=self.kv_indices,
+            fp4_format=self.fmt,
+            causal=self.causal,
+            qo_offset=self.qo_offset,
+            q_global_scale=self.q_global_scale,
+            k_global_scale=self.k_global_scale,
+        )
 
 
 def base(q_lens, k_lens, heads_q=1, heads_kv=1, fmt="mxfp4", **fields):
@@ -67,10 +95,18 @@ def base(q_lens, k_lens, heads_q=1, heads_kv=1, fmt="mxfp4", **fields):
     pages = [-(-n // 128) for n in k_lens]
     tokens, pool, groups = sum(q_lens), sum(pages), GROUPS[fmt]
     made = Batch(
-        q=np.full((tokens, heads_q, 64), 0x22, np.uint8), k=np.full((pool, heads_kv, 128, 64), 0x22, np.uint8),
-        q_scale=np.full((tokens, heads_q, groups), ONE[fmt], np.uint8), k_scale=np.full((pool, heads_kv, 128, groups), ONE[fmt], np.uint8),
-        cu_q=prefix(q_lens), cu_k=prefix(k_lens), cu_p=prefix(pages), kv_indices=np.arange(pool, dtype=np.int32), fmt=fmt,
-        max_seqlen_q=max([1, *q_lens]), max_seqlen_k=max([0, *k_lens]))
+        q=np.full((tokens, heads_q, 64), 0x22, np.uint8),
+        k=np.full((pool, heads_kv, 128, 64), 0x22, np.uint8),
+        q_scale=np.full((tokens, heads_q, groups), ONE[fmt], np.uint8),
+        k_scale=np.full((pool, heads_kv, 128, groups), ONE[fmt], np.uint8),
+        cu_q=prefix(q_lens),
+        cu_k=prefix(k_lens),
+        cu_p=prefix(pages),
+        kv_indices=np.arange(pool, dtype=np.int32),
+        fmt=fmt,
+        max_seqlen_q=max([1, *q_lens]),
+        max_seqlen_k=max([0, *k_lens]),
+    )
     return made.replace(**fields)
 
 
@@ -96,9 +132,13 @@ def random(seed, q_lens, k_lens, heads_q, heads_kv, fmt, exact=False, spare_page
         return rng.integers(*((0x08, 0x70) if fmt == "nvfp4" else (117, 137)), shape).astype(np.uint8)
 
     return made.replace(
-        q=rng.integers(0, 256, (tokens, heads_q, 64), dtype=np.uint8), k=rng.integers(0, 256, (pool, heads_kv, 128, 64), dtype=np.uint8),
-        q_scale=scale(tokens, heads_q, groups), k_scale=scale(pool, heads_kv, 128, groups),
-        kv_indices=rng.permutation(pool)[:used].astype(np.int32), **fields)
+        q=rng.integers(0, 256, (tokens, heads_q, 64), dtype=np.uint8),
+        k=rng.integers(0, 256, (pool, heads_kv, 128, 64), dtype=np.uint8),
+        q_scale=scale(tokens, heads_q, groups),
+        k_scale=scale(pool, heads_kv, 128, groups),
+        kv_indices=rng.permutation(pool)[:used].astype(np.int32),
+        **fields,
+    )
 
 
 def widen(codes, scale, fmt):

@@ -1,4 +1,5 @@
 """The definition on the named cases whose answers are known: empty work, ends of the scales, masks, NaN, bad page ids, heads, layouts."""
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from naive import GROUPS, base, naive, prefix, ramp
 from jax_fp4_indexer.reference import fp4_indexer_block_scores as reference
 
 INF, NAN = np.inf, np.nan
-INT32_MAX, INT32_MIN = 2**31 - 1, -2**31
+INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)
 
 
 def check(batch, expected, **options):
@@ -21,6 +22,7 @@ def check_as_is(batch, expected):
 
 # Nothing to do.
 
+
 @pytest.mark.parametrize("fmt", GROUPS)
 @pytest.mark.parametrize("k_lens", [[0, 5], [0, 0, 300, 0]])
 def test_an_empty_sequence_leaves_its_neighbours_right(fmt, k_lens):
@@ -31,7 +33,9 @@ def test_an_empty_sequence_leaves_its_neighbours_right(fmt, k_lens):
 @pytest.mark.parametrize("count, dummy_pages", [(32, 0), (33, 1)])
 def test_every_sequence_empty(count, dummy_pages):
     batch = base([1] * count, [0] * count, max_seqlen_k=200)
-    batch = batch.replace(k=np.zeros((dummy_pages, 1, 128, 64), np.uint8), k_scale=np.full((dummy_pages, 1, 128, 4), 255, np.uint8))
+    batch = batch.replace(
+        k=np.zeros((dummy_pages, 1, 128, 64), np.uint8), k_scale=np.full((dummy_pages, 1, 128, 4), 255, np.uint8)
+    )
     check_as_is(batch, np.full((1, 2, count), -INF))
 
 
@@ -60,16 +64,42 @@ def test_a_pool_without_pages_makes_visible_blocks_nan():
 
 # Ends of the E8M0 and E4M3 scales.
 
-@pytest.mark.parametrize("q_byte, k_byte, q_code, score", [
-    (0, 254, 0x22, 128), (254, 0, 0x77, 768), (0, 127, 0x22, 2.0**-120), (134, 127, 0x22, 16384), (254, 254, 0x22, INF), (254, 254, 0xAA, -INF),
-    (0, 0, 0x77, 0), (255, 127, 0x22, NAN), (127, 255, 0x00, NAN)])
+
+@pytest.mark.parametrize(
+    "q_byte, k_byte, q_code, score",
+    [
+        (0, 254, 0x22, 128),
+        (254, 0, 0x77, 768),
+        (0, 127, 0x22, 2.0**-120),
+        (134, 127, 0x22, 16384),
+        (254, 254, 0x22, INF),
+        (254, 254, 0xAA, -INF),
+        (0, 0, 0x77, 0),
+        (255, 127, 0x22, NAN),
+        (127, 255, 0x00, NAN),
+    ],
+)
 def test_e8m0_ends(q_byte, k_byte, q_code, score):
     batch = base([1], [1])
     batch.q[:], batch.q_scale[:], batch.k_scale[:] = q_code, q_byte, k_byte
     check(batch, [[[score]]])
 
 
-@pytest.mark.parametrize("byte, score", [(0x00, 0), (0x01, 0.25), (0x07, 1.75), (0x08, 2), (0x38, 128), (0x7E, 57344), (0x7F, NAN), (0x80, 0), (0xB8, 128), (0xFF, NAN)])
+@pytest.mark.parametrize(
+    "byte, score",
+    [
+        (0x00, 0),
+        (0x01, 0.25),
+        (0x07, 1.75),
+        (0x08, 2),
+        (0x38, 128),
+        (0x7E, 57344),
+        (0x7F, NAN),
+        (0x80, 0),
+        (0xB8, 128),
+        (0xFF, NAN),
+    ],
+)
 def test_e4m3_scale_bytes(byte, score):
     batch = base([1], [1], fmt="nvfp4")
     batch.q_scale[:] = byte
@@ -83,6 +113,7 @@ def test_a_zero_scale_makes_every_code_zero():
 
 
 # What does not count, and NaN where it counts.
+
 
 @pytest.mark.parametrize("fmt", GROUPS)
 @pytest.mark.parametrize("scale", [0x7E, 0x7F, 0xFF])
@@ -104,7 +135,7 @@ def test_a_zero_tail_does_not_beat_negative_scores(fmt):
 @pytest.mark.parametrize("fmt", GROUPS)
 def test_one_nan_among_the_keys_wins(fmt):
     batch = base([2], [128], fmt=fmt)
-    batch.k_scale[0, 0, 127, 1] = 0xFF                 # one group of the last key, which only the last query sees
+    batch.k_scale[0, 0, 127, 1] = 0xFF  # one group of the last key, which only the last query sees
     check(batch, [[[128, NAN]]])
     batch.k_scale[0, 0, 3, 0] = 0xFF
     check(batch, [[[NAN, NAN]]])
@@ -125,6 +156,7 @@ def test_a_page_id_outside_the_pool_is_nan_where_visible(page_id):
 
 # Masks.
 
+
 def last_group(*groups):
     return [128 * 2.0**g for g in groups]
 
@@ -138,7 +170,9 @@ def test_causal_given_offset_crosses_a_page():
     check(batch, [[last_group(7, 7, 7), [-INF, -INF, 128 * 2.0**8], [-INF] * 3]])
 
 
-@pytest.mark.parametrize("offset, block_0", [(-1, [-INF, 128, 128]), (-2, [-INF, -INF, 128]), (-3, [-INF] * 3), (INT32_MIN, [-INF] * 3)])
+@pytest.mark.parametrize(
+    "offset, block_0", [(-1, [-INF, 128, 128]), (-2, [-INF, -INF, 128]), (-3, [-INF] * 3), (INT32_MIN, [-INF] * 3)]
+)
 def test_negative_offsets(offset, block_0):
     check(ramp([3], [289], qo_offset=np.array([offset], np.int32)), [[block_0, [-INF] * 3, [-INF] * 3]])
 
@@ -147,7 +181,7 @@ def test_negative_offsets(offset, block_0):
 def test_an_offset_past_the_keys_shows_them_all(offset):
     batch = ramp([3], [289], qo_offset=np.array([offset], np.int32))
     everything = ramp([3], [289], causal=False).run_padded(reference)
-    if offset == 286:                                  # the smallest offset whose last query sees the last key
+    if offset == 286:  # the smallest offset whose last query sees the last key
         assert (batch.run_padded(reference)[..., -1] == everything[..., -1]).all()
     else:
         check(batch, everything)
@@ -170,7 +204,10 @@ def test_more_queries_than_keys():
 @pytest.mark.parametrize("max_seqlen_k", [1, 127, 128, 129, 500])
 def test_width_follows_max_seqlen_k_not_the_data(max_seqlen_k):
     tiles = -(-max_seqlen_k // 128)
-    check_as_is(base([1, 1], [257, 1], max_seqlen_k=max_seqlen_k), [[[128 if kb < 3 else -INF, 128 if kb < 1 else -INF] for kb in range(tiles)]])
+    check_as_is(
+        base([1, 1], [257, 1], max_seqlen_k=max_seqlen_k),
+        [[[128 if kb < 3 else -INF, 128 if kb < 1 else -INF] for kb in range(tiles)]],
+    )
 
 
 def test_more_queries_than_max_seqlen_q():
@@ -180,8 +217,11 @@ def test_more_queries_than_max_seqlen_q():
 
 # Codes, groups, heads, pages.
 
+
 @pytest.mark.parametrize("lane", [0, 1, 127])
-@pytest.mark.parametrize("code, value", list(enumerate([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6])))
+@pytest.mark.parametrize(
+    "code, value", list(enumerate([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]))
+)
 def test_one_hot_codes(lane, code, value):
     batch = base([1], [1], fmt="nvfp4")
     batch.q[:] = batch.k[:] = 0
@@ -219,7 +259,9 @@ def test_ragged_pages_through_a_permuted_longer_list():
     k_lens, order = [1, 300, 1, 257], np.random.default_rng(0).permutation(8)
     batch = base([1] * 4, k_lens)
     batch.k_scale[:] = 127 + np.arange(8)[:, None, None, None]
-    batch = batch.replace(kv_indices=np.append(order, [99, -5]).astype(np.int32))          # entries past the pages in use are never looked at
+    batch = batch.replace(
+        kv_indices=np.append(order, [99, -5]).astype(np.int32)
+    )  # entries past the pages in use are never looked at
     expected = np.full((1, 3, 4), -INF)
     for b, n in enumerate(k_lens):
         for kb in range(-(-n // 128)):
@@ -230,7 +272,9 @@ def test_ragged_pages_through_a_permuted_longer_list():
 def test_bytes_that_do_not_count_never_change_a_bit():
     k_lens = [129, 40]
     batch = base([3, 2], k_lens, 2, 1, "nvfp4")
-    batch = batch.replace(k=np.repeat(batch.k, 2, 0), k_scale=np.repeat(batch.k_scale, 2, 0), kv_indices=np.array([4, 1, 2], np.int32))
+    batch = batch.replace(
+        k=np.repeat(batch.k, 2, 0), k_scale=np.repeat(batch.k_scale, 2, 0), kv_indices=np.array([4, 1, 2], np.int32)
+    )
     before = batch.run_padded(reference)
     rng = np.random.default_rng(3)
     for _ in range(2):
@@ -243,20 +287,32 @@ def test_bytes_that_do_not_count_never_change_a_bit():
 
 # Metadata that contradicts itself.
 
-@pytest.mark.parametrize("field, values", [
-    ("cu_q", [0, 5, 2, 4]), ("cu_q", [-7, 2, 99, 4]), ("cu_q", [INT32_MAX, INT32_MIN, 3, 4]), ("cu_k", [0, 400, 100, 500]), ("cu_k", [INT32_MAX, INT32_MIN, 0, INT32_MAX]),
-    ("cu_k", [0, INT32_MAX, INT32_MAX, INT32_MAX]), ("cu_p", [0, 3, 1, 2]), ("cu_p", [-4, 90, INT32_MIN, INT32_MAX]), ("cu_p", [9, 9, 9, 9])])
+
+@pytest.mark.parametrize(
+    "field, values",
+    [
+        ("cu_q", [0, 5, 2, 4]),
+        ("cu_q", [-7, 2, 99, 4]),
+        ("cu_q", [INT32_MAX, INT32_MIN, 3, 4]),
+        ("cu_k", [0, 400, 100, 500]),
+        ("cu_k", [INT32_MAX, INT32_MIN, 0, INT32_MAX]),
+        ("cu_k", [0, INT32_MAX, INT32_MAX, INT32_MAX]),
+        ("cu_p", [0, 3, 1, 2]),
+        ("cu_p", [-4, 90, INT32_MIN, INT32_MAX]),
+        ("cu_p", [9, 9, 9, 9]),
+    ],
+)
 def test_contradictory_metadata(field, values):
     batch = base([1, 1, 2], [300, 5, 128], causal=True).replace(**{field: np.array(values, np.int32)})
     for causal in (True, False):
         got = batch.replace(causal=causal).run(reference)
         assert got.shape == (1, 3, 4)
         if field != "cu_k" and sorted(values) != values:
-            assert np.isnan(got).all()                 # a sum that falls
+            assert np.isnan(got).all()  # a sum that falls
         else:
             assert np.isin(got, [128, -INF]).all()
     if field == "cu_p" and values == [9, 9, 9, 9]:
-        assert (got == -INF).all()                     # no page of any sequence is listed
+        assert (got == -INF).all()  # no page of any sequence is listed
 
 
 def test_a_sum_that_falls_gives_nan_everywhere_whatever_else_is_empty():
@@ -265,7 +321,9 @@ def test_a_sum_that_falls_gives_nan_everywhere_whatever_else_is_empty():
         assert np.isnan(batch.replace(cu_p=np.array([0, -5, -5], np.int32)).run(reference)).all()
     batch = base([2, 2], [5, 5])
     sums = np.array([[0, 2, 4], [0, 4, 3]], np.int32)
-    f = lambda cu_q: reference(batch.q, batch.k, batch.q_scale, batch.k_scale, cu_q, batch.cu_k, batch.cu_p, **batch.keywords())
+    f = lambda cu_q: reference(
+        batch.q, batch.k, batch.q_scale, batch.k_scale, cu_q, batch.cu_k, batch.cu_p, **batch.keywords()
+    )
     right, wrong = np.asarray(jax.jit(jax.vmap(f))(sums))
     assert (right == batch.run(reference)).all() and np.isnan(wrong).all()
 
@@ -278,8 +336,11 @@ def test_huge_k_len_with_few_pages_listed():
 
 # Transformations.
 
+
 def _in_q(batch):
-    return lambda q: reference(q, batch.k, batch.q_scale, batch.k_scale, batch.cu_q, batch.cu_k, batch.cu_p, **batch.keywords())
+    return lambda q: reference(
+        q, batch.k, batch.q_scale, batch.k_scale, batch.cu_q, batch.cu_k, batch.cu_p, **batch.keywords()
+    )
 
 
 def test_vmap_and_nested_vmap_are_loops():
@@ -288,7 +349,11 @@ def test_vmap_and_nested_vmap_are_loops():
     one = jax.jit(_in_q(batch))
     expected = np.stack([[one(q) for q in row] for row in codes])
     assert (np.asarray(jax.jit(jax.vmap(jax.vmap(_in_q(batch))))(codes)) == expected).all()
-    both = jax.vmap(lambda q, k: reference(q, k, batch.q_scale, batch.k_scale, batch.cu_q, batch.cu_k, batch.cu_p, **batch.keywords()))
+    both = jax.vmap(
+        lambda q, k: reference(
+            q, k, batch.q_scale, batch.k_scale, batch.cu_q, batch.cu_k, batch.cu_p, **batch.keywords()
+        )
+    )
     assert (np.asarray(both(codes[0], np.stack([batch.k] * 3))) == expected[0]).all()
 
 
@@ -304,7 +369,9 @@ def test_inside_shard_map_the_result_varies_like_its_inputs():
         return jax.lax.scan(lambda carry, _: (scores(*args), None), scores(*args), None, length=2)[0]
 
     heads = spec(None, "h")
-    sharded = lambda out: jax.jit(jax.shard_map(carried, mesh=mesh, in_specs=(heads,) * 4, out_specs=out, check_vma=True))
+    sharded = lambda out: jax.jit(
+        jax.shard_map(carried, mesh=mesh, in_specs=(heads,) * 4, out_specs=out, check_vma=True)
+    )
     args = (batch.q, batch.k, batch.q_scale, batch.k_scale)
     assert (np.asarray(sharded(spec("h"))(*args)) == np.asarray(scores(*args))).all()
     with pytest.raises(Exception, match="out_specs"):
@@ -321,7 +388,11 @@ def test_x64_mode_changes_nothing():
 
 def test_lengths_are_data_one_program_serves_them_all():
     batch = base([4], [300])
-    run = jax.jit(lambda cu_k: reference(batch.q, batch.k, batch.q_scale, batch.k_scale, batch.cu_q, cu_k, batch.cu_p, **batch.keywords()))
+    run = jax.jit(
+        lambda cu_k: reference(
+            batch.q, batch.k, batch.q_scale, batch.k_scale, batch.cu_q, cu_k, batch.cu_p, **batch.keywords()
+        )
+    )
     for n in (0, 1, 128, 300):
         assert (np.asarray(run(prefix([n]))) == naive(batch.replace(cu_k=prefix([n])))[0]).all()
     assert run._cache_size() == 1

@@ -1,4 +1,5 @@
 """The definition against float64: every code, every scale byte, random batches."""
+
 import jax
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_every_pair_of_e8m0_bytes(q_code, each):
     np.testing.assert_array_equal(np.isnan(got), nan)
     over = np.abs(exact) > FLT_MAX
     np.testing.assert_array_equal(got[over & ~nan], np.copysign(np.inf, each))
-    may_flush = np.abs(exact) / 4 < FLT_MIN             # each of the four group sums may
+    may_flush = np.abs(exact) / 4 < FLT_MIN  # each of the four group sums may
     inside = ~(nan | over | may_flush)
     np.testing.assert_array_equal(got[inside], exact[inside])
     flushed = got[may_flush & ~nan]
@@ -39,9 +40,10 @@ def test_every_pair_of_e8m0_bytes(q_code, each):
 @pytest.mark.parametrize("q_code, each", [(0x22, 1.0), (0x77, 6.0), (0x99, -0.5)])
 def test_every_pair_of_ue4m3_bytes(q_code, each):
     import ml_dtypes
+
     got = all_byte_pairs("nvfp4", q_code).run(reference)[0]
     value = (np.arange(256, dtype=np.uint8) & 0x7F).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-    np.testing.assert_array_equal(got, value[:, None] * value * 128 * each)           # equal NaN too; 0xFF is NaN, 0xB8 is 1
+    np.testing.assert_array_equal(got, value[:, None] * value * 128 * each)  # equal NaN too; 0xFF is NaN, 0xB8 is 1
 
 
 @pytest.mark.parametrize("fmt", GROUPS)
@@ -83,8 +85,14 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch():
     for b in range(3):
         rows, pages = slice(batch.cu_q[b], batch.cu_q[b + 1]), slice(batch.cu_p[b], batch.cu_p[b + 1])
         q_len, k_len = np.diff(batch.cu_q)[b], np.diff(batch.cu_k)[b]
-        alone = base([q_len], [k_len], 4, 2, "nvfp4").replace(q=batch.q[rows], q_scale=batch.q_scale[rows], k=batch.k, k_scale=batch.k_scale,
-                                                               kv_indices=batch.kv_indices[pages], max_seqlen_k=batch.max_seqlen_k)
+        alone = base([q_len], [k_len], 4, 2, "nvfp4").replace(
+            q=batch.q[rows],
+            q_scale=batch.q_scale[rows],
+            k=batch.k,
+            k_scale=batch.k_scale,
+            kv_indices=batch.kv_indices[pages],
+            max_seqlen_k=batch.max_seqlen_k,
+        )
         assert (alone.run(reference).view(np.int32) == together[..., rows].view(np.int32)).all()
 
 
@@ -102,7 +110,11 @@ def test_preordered_scales_give_the_same_bits_and_padding_plays_no_part(fmt, tok
 @pytest.mark.parametrize("heads, shape", [("scalar", None), ("per head", True)])
 def test_global_scales_multiply_the_scores(heads, shape):
     batch = random(9, [3], [200], 4, 2, "nvfp4", exact=True)
-    q_global, k_global = (np.float32(0.5), 3.0) if shape is None else (np.array([1, 2, -1, 0], np.float32), np.array([1, 0.25], np.float32))
+    q_global, k_global = (
+        (np.float32(0.5), 3.0)
+        if shape is None
+        else (np.array([1, 2, -1, 0], np.float32), np.array([1, 0.25], np.float32))
+    )
     got = batch.replace(q_global_scale=q_global, k_global_scale=k_global).run(reference)
     scale = np.broadcast_to(q_global, 4) * np.repeat(np.broadcast_to(k_global, 2), 2)
     np.testing.assert_array_equal(got, batch.run(reference) * np.float32(scale)[:, None, None])
@@ -111,15 +123,26 @@ def test_global_scales_multiply_the_scores(heads, shape):
 def test_global_scale_leaves_invisible_blocks_alone():
     batch = base([2], [1], fmt="nvfp4", q_global_scale=np.float32(np.nan), max_seqlen_k=256)
     np.testing.assert_array_equal(batch.run(reference)[0], [[-np.inf, np.nan], [-np.inf, -np.inf]])
-    np.testing.assert_array_equal(batch.replace(q_global_scale=0.0).run(reference)[0], [[-np.inf, 0], [-np.inf, -np.inf]])
+    np.testing.assert_array_equal(
+        batch.replace(q_global_scale=0.0).run(reference)[0], [[-np.inf, 0], [-np.inf, -np.inf]]
+    )
 
 
 def test_memory_is_a_page_and_a_chunk_not_the_pool():
     """A 16k-token prefill over a 64k-key pool compiles to less temporary memory than one query row of every key, widened."""
     tokens, pages = 16384, 512
     shapes = base([0], [0], 4, 1, "nvfp4")
-    args = [jax.ShapeDtypeStruct((tokens, 4, 64), np.uint8), jax.ShapeDtypeStruct((pages, 1, 128, 64), np.uint8),
-            jax.ShapeDtypeStruct((tokens, 4, 8), np.uint8), jax.ShapeDtypeStruct((pages, 1, 128, 8), np.uint8), shapes.cu_q, shapes.cu_k, shapes.cu_p]
-    call = jax.jit(lambda *a: reference(*a, max_seqlen_q=tokens, max_seqlen_k=pages * 128, kv_indices=np.zeros(pages, np.int32)))
+    args = [
+        jax.ShapeDtypeStruct((tokens, 4, 64), np.uint8),
+        jax.ShapeDtypeStruct((pages, 1, 128, 64), np.uint8),
+        jax.ShapeDtypeStruct((tokens, 4, 8), np.uint8),
+        jax.ShapeDtypeStruct((pages, 1, 128, 8), np.uint8),
+        shapes.cu_q,
+        shapes.cu_k,
+        shapes.cu_p,
+    ]
+    call = jax.jit(
+        lambda *a: reference(*a, max_seqlen_q=tokens, max_seqlen_k=pages * 128, kv_indices=np.zeros(pages, np.int32))
+    )
     memory = call.lower(*args).compile().memory_analysis()
     assert memory.temp_size_in_bytes - memory.output_size_in_bytes < 24 * 2**20 < pages * 128 * 128 * 4

@@ -1,8 +1,9 @@
 """Changes of single instructions (ptxsim/mutate.py), tried on rows of the case table and on launches alone: what notices them, and what is recorded of it.
 
-    bench = Bench(variant)
-    for verdict in bench.verdicts(0, mutate.chosen(bench.compiled[0], bench.executed[0], mutate.KINDS, sample=80, seed=1)): print(verdict)
+bench = Bench(variant)
+for verdict in bench.verdicts(0, mutate.chosen(bench.compiled[0], bench.executed[0], mutate.KINDS, sample=80, seed=1)): print(verdict)
 """
+
 import dataclasses
 import functools
 import json
@@ -29,10 +30,17 @@ def again(variant, match, records):
     variant whose kernels have the text that they had."""
     bench, done = Bench(variant, match), []
     for index, kernel in enumerate(bench.compiled):
-        for record in (r for r in records if (r["variant"], r["kernel"], r["text"]) == (selection.label(variant), kernel.name, mutate.text_stamp(kernel))):
+        for record in (
+            r
+            for r in records
+            if (r["variant"], r["kernel"], r["text"])
+            == (selection.label(variant), kernel.name, mutate.text_stamp(kernel))
+        ):
             survivors = {_key(s["change"], s["at"]): s for s in record["survivors"] if not s.get("equivalent")}
-            noticed = {}            # an asm block of equal lines has several changes of one key: all of them have to be noticed
-            for v in bench.verdicts(index, [c for c in mutate.changes(kernel.program) if _key(c.what, kernel.program.at(c.pc)) in survivors]):
+            noticed = {}  # an asm block of equal lines has several changes of one key: all of them have to be noticed
+            for v in bench.verdicts(
+                index, [c for c in mutate.changes(kernel.program) if _key(c.what, kernel.program.at(c.pc)) in survivors]
+            ):
                 print(v, flush=True)
                 key = _key(v.change.what, v.at)
                 noticed[key] = noticed.get(key, v.change.kind) and bool(v.noticed) and v.change.kind
@@ -68,6 +76,7 @@ def save(path, records):
 @dataclasses.dataclass
 class Trial:
     """What a change is tried on. run(compiled, schedule, **how): (warp instructions, problems); ran: executions of each instruction of each launch; alone: of one launch."""
+
     name: str
     run: object
     alone: bool
@@ -83,9 +92,15 @@ class Bench:
 
     def __init__(self, variant, match=CASES, schedules=SCHEDULES):
         self.variant, self.schedules, self.compiled = variant, schedules, kernels.load(variant.launches)
-        self.trials = [Trial(case.name, functools.partial(self._row, case), False) for case in selection.rows(variant, match=match)]
+        self.trials = [
+            Trial(case.name, functools.partial(self._row, case), False) for case in selection.rows(variant, match=match)
+        ]
         for index, kernel in enumerate(self.compiled):
-            self.trials += [Trial(problem.name, functools.partial(self._alone, problem, index), True) for module in (prepass_precision, prepass_pages, prepass_plan) for problem in module.problems(kernel)]
+            self.trials += [
+                Trial(problem.name, functools.partial(self._alone, problem, index), True)
+                for module in (prepass_precision, prepass_pages, prepass_plan)
+                for problem in module.problems(kernel)
+            ]
         for trial in self.trials:
             before = [k.hits.copy() for k in self.compiled]
             for schedule in schedules:
@@ -115,8 +130,8 @@ class Bench:
     def judge(self, index, change):
         """What notices the change of launch `index`, or ""."""
         mutant = mutate.changed(self.compiled[index], change)
-        with_it = [*self.compiled[:index], mutant, *self.compiled[index + 1:]]
-        touched = [trial for trial in self.trials if trial.ran[index][change.pc]]       # in others nothing differs
+        with_it = [*self.compiled[:index], mutant, *self.compiled[index + 1 :]]
+        touched = [trial for trial in self.trials if trial.ran[index][change.pc]]  # in others nothing differs
         # All that a launch writes is compared when it runs alone: rows are for what no problem of its own executes.
         for trial in [trial for trial in touched if trial.alone] or touched:
             for schedule in self.schedules:
@@ -153,8 +168,25 @@ def report(variant, kinds=mutate.KINDS, *, match=CASES, launches=None, sample=0,
                 print(v, flush=True)
         total, noticed = (sum(c[i] for c in counts.values()) for i in (0, 1))
         share = (bench.executed[index] > 0).mean()
-        print(f"{kernel.name}: {noticed} of {total} noticed, {share:.1%} of the instructions executed; " + ", ".join(f"{k} {c[1]}/{c[0]}" for k, c in counts.items())
-              + f"; {time.time() - start:.0f} s", flush=True)
-        records.append({"variant": selection.label(variant), "launch": index, "kernel": kernel.name, "text": mutate.text_stamp(kernel), "seed": seed, "mutants": total, "noticed": noticed,
-                        "kinds": counts, "rows": bench.rows, "alone": bench.alone(index), "survivors": survivors})
+        print(
+            f"{kernel.name}: {noticed} of {total} noticed, {share:.1%} of the instructions executed; "
+            + ", ".join(f"{k} {c[1]}/{c[0]}" for k, c in counts.items())
+            + f"; {time.time() - start:.0f} s",
+            flush=True,
+        )
+        records.append(
+            {
+                "variant": selection.label(variant),
+                "launch": index,
+                "kernel": kernel.name,
+                "text": mutate.text_stamp(kernel),
+                "seed": seed,
+                "mutants": total,
+                "noticed": noticed,
+                "kinds": counts,
+                "rows": bench.rows,
+                "alone": bench.alone(index),
+                "survivors": survivors,
+            }
+        )
     return records

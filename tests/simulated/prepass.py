@@ -6,6 +6,7 @@ Counts, sizes and places that no call of a test would reach (hundreds of records
     for problem in prepass_plan.problems(kernel):
         insts, wrong = problem.run(kernel, "random:1")
 """
+
 import numpy as np
 
 from ptxsim.launch import Memory, SimError
@@ -26,19 +27,23 @@ class Area:
         at -= self.start
         if not 0 <= at <= self.data.size - raw.size:
             raise ValueError(f"{raw.size} bytes at {at} are not in an area of {self.data.size}")
-        self.data[at:at + raw.size], self.defined[at:at + raw.size] = raw, True
+        self.data[at : at + raw.size], self.defined[at : at + raw.size] = raw, True
 
     def ignore(self, at, size):
         """Nobody asks what the launch leaves there."""
-        self.free[at - self.start:at - self.start + size] = True
+        self.free[at - self.start : at - self.start + size] = True
 
     def compare(self, got, written):
         """A sentence on what is wrong, or "": `got` is what the launch left in place of this, `written` the bytes that are defined."""
-        for what, wrong in (("not written", self.defined & ~written), ("written, and nothing belongs there", written & ~self.defined), ("differ", got != self.data)):
+        for what, wrong in (
+            ("not written", self.defined & ~written),
+            ("written, and nothing belongs there", written & ~self.defined),
+            ("differ", got != self.data),
+        ):
             wrong = wrong & ~self.free
             if wrong.any():
                 at = int(np.argmax(wrong)) & ~3
-                words = [int(x[at:at + 4].view(np.uint32)[0]) for x in (got, self.data)]
+                words = [int(x[at : at + 4].view(np.uint32)[0]) for x in (got, self.data)]
                 return f"{int(wrong.sum())} bytes {what}; at byte {self.start + at} of scratch {words[0]:#x}, expected {words[1]:#x}"
         return ""
 
@@ -54,17 +59,36 @@ def run(kernel, given, want, sizes, arrays, schedule, multiprocessors, max_insts
     memory, none, align = Memory(), np.zeros(16, np.uint8), kernel.alignments
     address = {name: memory.add(name, arrays.get(name, none), align[name]) for name in align if name != "scratch"}
     for area in given:
-        at = memory.add(f"scratch from {area.start} on", area.data, align["scratch"], write=True, undefined=True, at=address["scratch"] + area.start if area.start else None)
+        at = memory.add(
+            f"scratch from {area.start} on",
+            area.data,
+            align["scratch"],
+            write=True,
+            undefined=True,
+            at=address["scratch"] + area.start if area.start else None,
+        )
         address.setdefault("scratch", at)
-    marks = [buffer[2]["init"] for buffer in memory.buffers[-len(given):]]
+    marks = [buffer[2]["init"] for buffer in memory.buffers[-len(given) :]]
     for area, mark in zip(given, marks):
-        mark[:area.defined.size] = area.defined
+        mark[: area.defined.size] = area.defined
     grid = (kernel.grid["per_sm"] * multiprocessors, 1, 1) if "per_sm" in kernel.grid else tuple(kernel.grid["fixed"])
     try:
-        result = launch(kernel.program, memory, [launches.bytes_of(p, address, sizes) for p in kernel.params], grid, kernel.block, kernel.dynamic_shared_bytes,
-                        mode=mode, seed=int(seed or 0), max_insts=max_insts)
+        result = launch(
+            kernel.program,
+            memory,
+            [launches.bytes_of(p, address, sizes) for p in kernel.params],
+            grid,
+            kernel.block,
+            kernel.dynamic_shared_bytes,
+            mode=mode,
+            seed=int(seed or 0),
+            max_insts=max_insts,
+        )
     except SimError as e:
         return 0, [f"{type(e).__name__}: {e}"]
     kernel.count(result)
-    found = [after.compare(before.data, mark[:before.data.size].astype(bool)) for before, after, mark in zip(given, want, marks)]
+    found = [
+        after.compare(before.data, mark[: before.data.size].astype(bool))
+        for before, after, mark in zip(given, want, marks)
+    ]
     return result.insts, [f"{kernel.name}: {f}" for f in result.faults] + [f for f in found if f]

@@ -1,19 +1,30 @@
 """What the first launch of a prefill on sm_90a (kernels/block_scores/sm90_prepare.py) writes beside the plan: widened pages, in MXFP4 also narrow ones and notes of exponents,
 against plain models of them. A note that is too careful only costs time, so that scores would not tell.
 """
+
 import dataclasses
 import itertools
 
 import numpy as np
 
-from jax_fp4_indexer.configs.block_scores import INT8_SPAN, KEY_WINDOW, NARROW_PAGE_BYTES, PAGE, QUERY_CHUNK, QUERY_FLAG_HEADS, QUERY_WINDOW, WIDE_PAGE_BYTES, Scratch
+from jax_fp4_indexer.configs.block_scores import (
+    INT8_SPAN,
+    KEY_WINDOW,
+    NARROW_PAGE_BYTES,
+    PAGE,
+    QUERY_CHUNK,
+    QUERY_FLAG_HEADS,
+    QUERY_WINDOW,
+    WIDE_PAGE_BYTES,
+    Scratch,
+)
 from support.inputs import GROUPS, pages_of, prefix, tile_scales
 
 from . import prepass
 
 WIDENS, CLEARS = "block_scores.prepare.", "block_scores.plan."
 MULTIPROCESSORS = 3
-E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6])
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 E2M1 = np.concatenate([E2M1, -E2M1])
 NAN_PAIR = 0x7FC07FC0
 
@@ -77,7 +88,9 @@ def notes(codes, scales, counted):
     counts = rows[seen]
     if not counts.size:
         return flag, 127
-    return flag, int(counts.min()) if not flag and counts.max() < 255 and counts.max() - counts.min() <= INT8_SPAN else 0
+    return flag, int(
+        counts.min()
+    ) if not flag and counts.max() < 255 and counts.max() - counts.min() <= INT8_SPAN else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,22 +111,47 @@ class Problem:
         tokens, G = sum(self.queries) + self.pad, GROUPS[fmt]
         k = rng.randint(0, 256, (pages + 2, self.heads_kv, PAGE, 64), dtype=np.uint8)
         if fmt == "nvfp4":
-            return k, rng.randint(0, 256, (pages + 2, self.heads_kv, PAGE, G), dtype=np.uint8), np.zeros((tokens, self.heads_q, G), np.uint8), ids
+            return (
+                k,
+                rng.randint(0, 256, (pages + 2, self.heads_kv, PAGE, G), dtype=np.uint8),
+                np.zeros((tokens, self.heads_q, G), np.uint8),
+                ids,
+            )
         k.reshape(-1, 4)[rng.rand(k.size // 4) < 0.1] = 0x80
         around = lambda shape, low, high: (rng.choice([low, (low + high) // 2, high - INT8_SPAN], shape)).astype(int)
-        k_base, q_base = around((pages + 2, self.heads_kv, 1, 1), *KEY_WINDOW), around((tokens, self.heads_q, 1), *QUERY_WINDOW)
+        k_base, q_base = (
+            around((pages + 2, self.heads_kv, 1, 1), *KEY_WINDOW),
+            around((tokens, self.heads_q, 1), *QUERY_WINDOW),
+        )
         k_scale = k_base + rng.randint(0, INT8_SPAN + 1, (pages + 2, self.heads_kv, PAGE, G))
         q_scale = q_base + rng.randint(0, INT8_SPAN + 1, (tokens, self.heads_q, G))
-        odd = lambda i, base, window: [255, window[0] - 1, window[1] + 1, base + INT8_SPAN + 1, window[0], window[1], max(base - 1, 0), 254, 0][i % 9]
+        odd = lambda i, base, window: [
+            255,
+            window[0] - 1,
+            window[1] + 1,
+            base + INT8_SPAN + 1,
+            window[0],
+            window[1],
+            max(base - 1, 0),
+            254,
+            0,
+        ][i % 9]
         # a thread has eight rows of a page in turn, a lane sixteen heads: each of them has each of the nine
-        for i, (page, kv) in enumerate(itertools.product([*ids, *set(range(pages + 2)) - set(ids)], range(self.heads_kv))):
-            k_scale[page, kv, i % 8 * 16 + rng.randint(16), rng.randint(G)] = odd(i // 8, int(k_base[page, kv, 0, 0]), KEY_WINDOW)
+        for i, (page, kv) in enumerate(
+            itertools.product([*ids, *set(range(pages + 2)) - set(ids)], range(self.heads_kv))
+        ):
+            k_scale[page, kv, i % 8 * 16 + rng.randint(16), rng.randint(G)] = odd(
+                i // 8, int(k_base[page, kv, 0, 0]), KEY_WINDOW
+            )
         for c in range(-(-tokens // QUERY_CHUNK)):
-            t, h = min(c * QUERY_CHUNK + rng.randint(QUERY_CHUNK), tokens - 1), (c % 16 * 4 + rng.randint(4)) % self.heads_q
+            t, h = (
+                min(c * QUERY_CHUNK + rng.randint(QUERY_CHUNK), tokens - 1),
+                (c % 16 * 4 + rng.randint(4)) % self.heads_q,
+            )
             q_scale[t, h, c // 16 % 4] = odd(c // 64, int(q_base[t, h, 0]), QUERY_WINDOW)
-            if 560 <= c < 576:                  # of each of the sixteen once: only the greatest tells that there is a NaN
+            if 560 <= c < 576:  # of each of the sixteen once: only the greatest tells that there is a NaN
                 q_scale[t, h] = 255
-        k[ids[0]], k_scale[ids[0], :, ::3, 1] = 0x08, 3           # a page of zeros
+        k[ids[0]], k_scale[ids[0], :, ::3, 1] = 0x08, 3  # a page of zeros
         ids[2:4] = -1, pages + 2
         return k, k_scale.astype(np.uint8), q_scale.astype(np.uint8), ids
 
@@ -121,8 +159,18 @@ class Problem:
         _, _, fmt, layout_name = kernel.name.split(".")
         k, k_scale, q_scale, ids = self._inputs(fmt)
         tokens, seed = len(q_scale), int(schedule.partition(":")[2] or 0)
-        sizes = dict(num_seqs=len(self.keys), tokens=tokens, heads_q=self.heads_q, heads_kv=self.heads_kv, num_indices=len(ids) + 1, num_pages=len(k), first_page=0,
-                     k_tiles=max(pages_of(self.keys)), mask=1, pages_per_pass=len(ids) + 2)
+        sizes = dict(
+            num_seqs=len(self.keys),
+            tokens=tokens,
+            heads_q=self.heads_q,
+            heads_kv=self.heads_kv,
+            num_indices=len(ids) + 1,
+            num_pages=len(k),
+            first_page=0,
+            k_tiles=max(pages_of(self.keys)),
+            mask=1,
+            pages_per_pass=len(ids) + 2,
+        )
         layout = Scratch.layout(sizes["num_seqs"], tokens, self.heads_kv, sizes["pages_per_pass"])
         given, want = ([prepass.Area(0, layout.size(fmt), seed)] for _ in range(2))
         want[0].ignore(0, layout.page_flags)
@@ -133,9 +181,19 @@ class Problem:
         if fmt == "mxfp4":
             want[0].put(layout.query_flags, self._query_flags(q_scale))
         if layout_name == "preordered_mma":
-            q_scale, k_scale = tile_scales(q_scale.transpose(1, 0, 2)), tile_scales(k_scale.reshape(-1, PAGE, k_scale.shape[-1]))
-        arrays = {"k": k, "k_scale": np.ascontiguousarray(k_scale), "q_scale": np.ascontiguousarray(q_scale), "kv_indices": np.append(ids, 0).astype(np.int32),
-                  "cu_seqlens_q": prefix(self.queries), "cu_seqlens_k": prefix(self.keys), "cu_page_offsets": prefix(pages_of(self.keys))}
+            q_scale, k_scale = (
+                tile_scales(q_scale.transpose(1, 0, 2)),
+                tile_scales(k_scale.reshape(-1, PAGE, k_scale.shape[-1])),
+            )
+        arrays = {
+            "k": k,
+            "k_scale": np.ascontiguousarray(k_scale),
+            "q_scale": np.ascontiguousarray(q_scale),
+            "kv_indices": np.append(ids, 0).astype(np.int32),
+            "cu_seqlens_q": prefix(self.queries),
+            "cu_seqlens_k": prefix(self.keys),
+            "cu_page_offsets": prefix(pages_of(self.keys)),
+        }
         return prepass.run(kernel, given, want, sizes, arrays, schedule, MULTIPROCESSORS, max_insts)
 
     def _expect_pages(self, scratch, layout, sizes, k, k_scale, ids, fmt):
@@ -158,22 +216,39 @@ class Problem:
     @staticmethod
     def _put(scratch, at, data, sure):
         scratch.put(at, data, np.uint8)
-        scratch.free[at:at + data.size] = ~sure
+        scratch.free[at : at + data.size] = ~sure
 
     def _query_flags(self, q_scale):
-        e = q_scale[:sum(self.queries)].astype(int)
+        e = q_scale[: sum(self.queries)].astype(int)
         bad = ((e != 255) & ((e < QUERY_WINDOW[0]) | (e > QUERY_WINDOW[1]))).any(-1)
         odd = bad | (e.max(-1) == 255) | (e.max(-1) - e.min(-1) > INT8_SPAN)
         words = np.zeros(-(-len(q_scale) // QUERY_CHUNK), np.int64)
         for t, h in np.argwhere(odd):
-            words[t // QUERY_CHUNK] |= int(bad[t, h]) | 1 << (1 + h // (self.heads_q // self.heads_kv) % QUERY_FLAG_HEADS)
+            words[t // QUERY_CHUNK] |= int(bad[t, h]) | 1 << (
+                1 + h // (self.heads_q // self.heads_kv) % QUERY_FLAG_HEADS
+            )
         return words
 
 
-PROBLEMS = [Problem("few", "pages and chunks that end early, KV heads of two words of flags", 1, 33, 33, (9, 20), (70, 300), 30),
-            Problem("pages", "an exponent out of bounds anywhere in a page", 2, 2, 2, (5, 4, 2), (128 * 30 - 3, 5, 128 * 9 + 77)),
-            Problem("queries", "an exponent out of bounds anywhere in eight query rows of 64 heads", 3, 64, 2, (3000, 1, 1600), (200, 1, 300), 30),
-            Problem("heads", "more heads than a round over them", 4, 70, 2, (330, 7), (290, 260))]
+PROBLEMS = [
+    Problem(
+        "few", "pages and chunks that end early, KV heads of two words of flags", 1, 33, 33, (9, 20), (70, 300), 30
+    ),
+    Problem(
+        "pages", "an exponent out of bounds anywhere in a page", 2, 2, 2, (5, 4, 2), (128 * 30 - 3, 5, 128 * 9 + 77)
+    ),
+    Problem(
+        "queries",
+        "an exponent out of bounds anywhere in eight query rows of 64 heads",
+        3,
+        64,
+        2,
+        (3000, 1, 1600),
+        (200, 1, 300),
+        30,
+    ),
+    Problem("heads", "more heads than a round over them", 4, 70, 2, (330, 7), (290, 260)),
+]
 
 
 def problems(kernel):

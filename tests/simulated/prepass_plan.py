@@ -3,6 +3,7 @@
 It is a part of three kernels: the portable plan, the first launch of a staged prefill, which widens pages as well, and that of the direct one. Of the pages and flags that they write beside the
 plan only the scores of the case table tell.
 """
+
 import bisect
 import dataclasses
 import functools
@@ -25,6 +26,7 @@ def _clamp(x, low, high):
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
     """Sums of queries, keys and pages of a batch, and the sizes of a call. plan_only: too long for kernels that do more than plan."""
+
     name: str
     reason: str
     cu_q: tuple
@@ -38,13 +40,23 @@ class Problem:
     mask: int = 1
     offsets: tuple = ()
     first_page: int = 0
-    room: int = 0           # pages of a pass; 0: all
+    room: int = 0  # pages of a pass; 0: all
     plan_only: bool = False
 
     @property
     def sizes(self):
-        return dict(num_seqs=len(self.cu_q) - 1, tokens=self.tokens, heads_kv=self.heads_kv, heads_q=self.heads_q, num_indices=self.num_indices, num_pages=0,
-                    k_tiles=self.k_tiles, mask=self.mask, first_page=self.first_page, pages_per_pass=self.room or self.num_indices)
+        return dict(
+            num_seqs=len(self.cu_q) - 1,
+            tokens=self.tokens,
+            heads_kv=self.heads_kv,
+            heads_q=self.heads_q,
+            num_indices=self.num_indices,
+            num_pages=0,
+            k_tiles=self.k_tiles,
+            mask=self.mask,
+            first_page=self.first_page,
+            pages_per_pass=self.room or self.num_indices,
+        )
 
     @property
     def layout(self):
@@ -90,9 +102,26 @@ class Problem:
                 pages = [max(min(seen(tile), high) - low, 0) for tile in (first, second)]
                 pages[1] *= first != second
                 steps = self.heads_kv * groups * sum(pages)
-                keys = [_clamp((tile << log2) + offset, -2**31, 2**31 - 1) for tile in (first, second)]
+                keys = [_clamp((tile << log2) + offset, -(2**31), 2**31 - 1) for tile in (first, second)]
                 if steps:
-                    entries.append([done & 0xFFFFFFFF, done >> 32, q0 + (first << log2), q0 + (second << log2), q0 + q_len, low, *pages, p0, k_len, *keys, log2, groups, b, 0])
+                    entries.append(
+                        [
+                            done & 0xFFFFFFFF,
+                            done >> 32,
+                            q0 + (first << log2),
+                            q0 + (second << log2),
+                            q0 + q_len,
+                            low,
+                            *pages,
+                            p0,
+                            k_len,
+                            *keys,
+                            log2,
+                            groups,
+                            b,
+                            0,
+                        ]
+                    )
                 done += steps
         for t in range(self.tokens if count else 0):
             b = max(bisect.bisect_right(self.cu_q, t, 0, count) - 1, 0)
@@ -104,17 +133,35 @@ class Problem:
 
     def run(self, kernel, schedule, max_insts=10**7):
         only, layout, s = kernel.name.startswith(KERNELS[0]), self.layout, self.sizes
-        seed, size = int(schedule.partition(":")[2] or 0), layout.page_flags if only else layout.size(kernel.name.split(".")[2])
+        seed, size = (
+            int(schedule.partition(":")[2] or 0),
+            layout.page_flags if only else layout.size(kernel.name.split(".")[2]),
+        )
         given, want = ([prepass.Area(0, size, seed)] for _ in range(2))
-        self._expect(want[0], int(kernel.name.rpartition("rows")[2]).bit_length() - 1 if only else 8, only or self.first_page == 0)
-        if not only:                        # page flags and pages
+        self._expect(
+            want[0],
+            int(kernel.name.rpartition("rows")[2]).bit_length() - 1 if only else 8,
+            only or self.first_page == 0,
+        )
+        if not only:  # page flags and pages
             want[0].ignore(8, 4)
             want[0].ignore(layout.page_flags, size - layout.page_flags)
-        arrays = {name: np.array(x, np.int32) for name, x in (("cu_seqlens_q", self.cu_q), ("cu_seqlens_k", self.cu_k), ("cu_page_offsets", self.cu_p),
-                                                             ("qo_offset", self.offsets or [0] * s["num_seqs"] or [0]))}
+        arrays = {
+            name: np.array(x, np.int32)
+            for name, x in (
+                ("cu_seqlens_q", self.cu_q),
+                ("cu_seqlens_k", self.cu_k),
+                ("cu_page_offsets", self.cu_p),
+                ("qo_offset", self.offsets or [0] * s["num_seqs"] or [0]),
+            )
+        }
         if not only:
             rows = -(-self.tokens // 128) * 128 * self.heads_q if self.first_page == 0 else 1
-            arrays |= {"kv_indices": np.full(self.num_indices, -1, np.int32), "q_scale": np.full(rows * 8, 127, np.uint8), "q": np.zeros(rows * 64, np.uint8)}
+            arrays |= {
+                "kv_indices": np.full(self.num_indices, -1, np.int32),
+                "q_scale": np.full(rows * 8, 127, np.uint8),
+                "q": np.zeros(rows * 64, np.uint8),
+            }
         return prepass.run(kernel, given, want, s, arrays, schedule, MULTIPROCESSORS, max_insts)
 
     def _expect(self, scratch, rows_log2, paged):
@@ -131,7 +178,7 @@ class Problem:
             scratch.ignore(layout.token_pages, layout.page_flags - layout.token_pages)
         elif paged:
             scratch.put(layout.token_pages, token_pages)
-            parts = [token_pages[128 * c:128 * c + 128] for c in range(chunks)]
+            parts = [token_pages[128 * c : 128 * c + 128] for c in range(chunks)]
             scratch.put(layout.chunk_min, [min(x) for x in parts])
             scratch.put(layout.chunk_max, [max(x) for x in parts])
 
@@ -148,7 +195,9 @@ def _batch(name, reason, seed, count, most_q, most_pages, *, pad=0, share=0.8, *
     q, pages = some(most_q, 0.8), some(most_pages, share)
     keys = np.maximum(pages * PAGE - rng.randint(0, 2 * PAGE, count) + (rng.rand(count) < 0.2) * PAGE, 0)
     how.setdefault("offsets", tuple(int(x) for x in rng.randint(-most_pages * PAGE, most_pages * PAGE * 2, count)))
-    return Problem(name, reason, _sums(q), _sums(keys), _sums(pages), int(q.sum()) + pad, int(pages.sum()) + pad % 8, **how)
+    return Problem(
+        name, reason, _sums(q), _sums(keys), _sums(pages), int(q.sum()) + pad, int(pages.sum()) + pad % 8, **how
+    )
 
 
 def _edges(name, heads):
@@ -157,37 +206,148 @@ def _edges(name, heads):
     q = np.array([(1 << i % 9) + i // 9 % 3 - 1 for i in range(80)])
     q[40:] = rng.randint(8, 34, 40)
     offsets = tuple(int(PAGE * rng.randint(1, 3) - rng.randint(0, 2 * max(n, 8))) for n in q)
-    return Problem(name, "tiles that end near the end of a page", _sums(q), _sums([3 * PAGE] * 80), _sums([3] * 80), int(q.sum()), 240, heads_q=heads, mask=2, offsets=offsets,
-                   plan_only=heads not in (2, 4, 24))
+    return Problem(
+        name,
+        "tiles that end near the end of a page",
+        _sums(q),
+        _sums([3 * PAGE] * 80),
+        _sums([3] * 80),
+        int(q.sum()),
+        240,
+        heads_q=heads,
+        mask=2,
+        offsets=offsets,
+        plan_only=heads not in (2, 4, 24),
+    )
 
 
 def _problems():
     yield Problem("none", "no sequence", (0,), (0,), (0,), 5, 2)
     for count in (1, 2, 33, 255, 256, 257, 520):
-        yield _batch(f"sequences_{count}", "one chunk of 256 sequences or several", count, count, 9, 2, share=20 / (20 + count), pad=count % 3, mask=count % 3)
-    yield Problem("every_sequence", "a page and a pair of tiles of each of 300 sequences", tuple(range(0, 903, 3)), tuple(range(0, 301 * PAGE, PAGE)), tuple(range(301)), 900, 300)
+        yield _batch(
+            f"sequences_{count}",
+            "one chunk of 256 sequences or several",
+            count,
+            count,
+            9,
+            2,
+            share=20 / (20 + count),
+            pad=count % 3,
+            mask=count % 3,
+        )
+    yield Problem(
+        "every_sequence",
+        "a page and a pair of tiles of each of 300 sequences",
+        tuple(range(0, 903, 3)),
+        tuple(range(0, 301 * PAGE, PAGE)),
+        tuple(range(301)),
+        900,
+        300,
+    )
     for seed, (hq, hkv) in enumerate(((1, 1), (3, 3), (4, 1), (6, 2), (16, 1), (17, 1), (24, 2))):
         for mask in range(3):
-            yield _batch(f"widths_{hq}_{hkv}_{mask}", "every width of tile", 40 + 3 * seed + mask, 12, 300, 6, heads_q=hq, heads_kv=hkv, mask=mask, pad=130, plan_only=mask != seed % 3)
+            yield _batch(
+                f"widths_{hq}_{hkv}_{mask}",
+                "every width of tile",
+                40 + 3 * seed + mask,
+                12,
+                300,
+                6,
+                heads_q=hq,
+                heads_kv=hkv,
+                mask=mask,
+                pad=130,
+                plan_only=mask != seed % 3,
+            )
     for heads in (1, 2, 3, 4, 16, 24):
         yield _edges(f"edges_{heads}", heads)
-    yield _batch("many_pairs", "more than 256 pairs of tiles of one chunk, twice", 70, 300, 60, 3, mask=2, plan_only=True)
+    yield _batch(
+        "many_pairs", "more than 256 pairs of tiles of one chunk, twice", 70, 300, 60, 3, mask=2, plan_only=True
+    )
     q = [600 + i for i in range(100)]
-    yield Problem("many_wide_pairs", "the same of tiles of 128 tokens", _sums(q), _sums([PAGE] * 100), _sums([1] * 100), sum(q), 100, heads_q=16, first_page=40, room=30, mask=0)
-    yield _batch("one_long", "hundreds of pairs of one sequence", 71, 1, 30000, 90, share=1, heads_q=1, mask=1, plan_only=True)
+    yield Problem(
+        "many_wide_pairs",
+        "the same of tiles of 128 tokens",
+        _sums(q),
+        _sums([PAGE] * 100),
+        _sums([1] * 100),
+        sum(q),
+        100,
+        heads_q=16,
+        first_page=40,
+        room=30,
+        mask=0,
+    )
+    yield _batch(
+        "one_long", "hundreds of pairs of one sequence", 71, 1, 30000, 90, share=1, heads_q=1, mask=1, plan_only=True
+    )
     for first, room in ((0, 7), (7, 7), (21, 7), (40, 64), (1000, 7)):
-        yield _batch(f"pass_{first}_{room}", "a pass", 72, 30, 150, 6, heads_q=6, heads_kv=2, first_page=first, room=room, mask=first % 3, plan_only=room > 7)
+        yield _batch(
+            f"pass_{first}_{room}",
+            "a pass",
+            72,
+            30,
+            150,
+            6,
+            heads_q=6,
+            heads_kv=2,
+            first_page=first,
+            room=room,
+            mask=first % 3,
+            plan_only=room > 7,
+        )
     for mask in range(3):
-        yield _batch(f"steps_{mask}", "more than 2^32 steps", 75 + mask, 34, 40, 40, heads_q=1 << 30, first_page=1, room=300, mask=mask, plan_only=mask != 1)
-    yield _batch("far_offsets", "offsets at the ends of the type", 80, 40, 70, 4, mask=2, offsets=tuple((-2**31, 2**31 - 1, -1, 0)[i % 4] for i in range(40)))
-    yield Problem("far_keys", "2^31 - 1 keys, more than are listed; more listed than tiles", (0, 3, 300, 420), (0, 5, 6, 2**31 - 1), (0, 3, 6, 12), 430, 12, mask=1, k_tiles=5)
-    yield Problem("far_sums", "sums beyond what exists, and below 0", (-9, 3, 300, 2**31 - 1), (-2**31, -7, 900, 2**31 - 1), (-2**31, 2, 5, 2**31 - 1), 420, 9, mask=1, heads_q=3)
+        yield _batch(
+            f"steps_{mask}",
+            "more than 2^32 steps",
+            75 + mask,
+            34,
+            40,
+            40,
+            heads_q=1 << 30,
+            first_page=1,
+            room=300,
+            mask=mask,
+            plan_only=mask != 1,
+        )
+    yield _batch(
+        "far_offsets",
+        "offsets at the ends of the type",
+        80,
+        40,
+        70,
+        4,
+        mask=2,
+        offsets=tuple((-(2**31), 2**31 - 1, -1, 0)[i % 4] for i in range(40)),
+    )
+    yield Problem(
+        "far_keys",
+        "2^31 - 1 keys, more than are listed; more listed than tiles",
+        (0, 3, 300, 420),
+        (0, 5, 6, 2**31 - 1),
+        (0, 3, 6, 12),
+        430,
+        12,
+        mask=1,
+        k_tiles=5,
+    )
+    yield Problem(
+        "far_sums",
+        "sums beyond what exists, and below 0",
+        (-9, 3, 300, 2**31 - 1),
+        (-(2**31), -7, 900, 2**31 - 1),
+        (-(2**31), 2, 5, 2**31 - 1),
+        420,
+        9,
+        mask=1,
+        heads_q=3,
+    )
     for i, at in enumerate((0, 15, 23, 27, 29, 30, 31, 32, 255, 256, 300)):
         name = ("cu_q", "cu_p")[i % 2]
         made = _batch(f"falls_{name}_{at}", "a sum falls there, and nowhere else", 90 + at, 301, 3, 2, share=0.05)
         sums = list(getattr(made, name))
         sums[at + 1] = sums[at] - 1
-        sums[at + 2:] = [s - sums[at + 2] + sums[at] for s in sums[at + 2:]]
+        sums[at + 2 :] = [s - sums[at + 2] + sums[at] for s in sums[at + 2 :]]
         yield dataclasses.replace(made, **{name: tuple(sums)})
 
 

@@ -5,6 +5,7 @@
 A kept result is found by the texts of the kernels, the schedule, the code of the simulator and the code that prepares a launch; within a file by the
 row's identity. Only right results are kept: what was wrong runs again. `JFI_PTXSIM_ROWS=off` keeps and finds nothing.
 """
+
 import dataclasses
 import functools
 import hashlib
@@ -22,23 +23,24 @@ from ptxsim import cache, identity
 from . import launches, selection
 
 TESTS = cache.HERE.parent
-FOLDER = None           # of the tests that look at what is kept; else build/ptxsim/rows
+FOLDER = None  # of the tests that look at what is kept; else build/ptxsim/rows
 
 
 @dataclasses.dataclass
 class Row:
     """One row of one variant in one schedule."""
+
     id: str
     slots: int = 0
-    exact: bool = False     # a row whose finite results have the reference's bits (0.0 == -0.0), where they must
-    card: bool = False      # of those: a GPU has computed the row (`golden` of the op's tests), and it has those bits
-    worst: float = 0.0      # error over sum of magnitudes
-    bits: str = ""          # digest of the results
-    instructions: int = 0   # of warps
-    reports: list = dataclasses.field(default_factory=list)     # sentences: faults that the simulator reported
-    wrong: list = dataclasses.field(default_factory=list)       # sentences: those and wrong scores
-    hits: list = dataclasses.field(default_factory=list)        # of each launch: which instructions ran, packed bits
-    phases: list = dataclasses.field(default_factory=list)      # of each launch: {offset of an mbarrier: phases completed}
+    exact: bool = False  # a row whose finite results have the reference's bits (0.0 == -0.0), where they must
+    card: bool = False  # of those: a GPU has computed the row (`golden` of the op's tests), and it has those bits
+    worst: float = 0.0  # error over sum of magnitudes
+    bits: str = ""  # digest of the results
+    instructions: int = 0  # of warps
+    reports: list = dataclasses.field(default_factory=list)  # sentences: faults that the simulator reported
+    wrong: list = dataclasses.field(default_factory=list)  # sentences: those and wrong scores
+    hits: list = dataclasses.field(default_factory=list)  # of each launch: which instructions ran, packed bits
+    phases: list = dataclasses.field(default_factory=list)  # of each launch: {offset of an mbarrier: phases completed}
 
     @property
     def good(self):
@@ -46,7 +48,9 @@ class Row:
 
     def executed(self, launch, size):
         """bool [size]: which instructions of a launch ran."""
-        return np.unpackbits(np.frombuffer(zlib.decompress(bytes.fromhex(self.hits[launch])), np.uint8), count=size).astype(bool)
+        return np.unpackbits(
+            np.frombuffer(zlib.decompress(bytes.fromhex(self.hits[launch])), np.uint8), count=size
+        ).astype(bool)
 
 
 def pack(hits):
@@ -79,20 +83,33 @@ def _canonical(facts):
 @functools.cache
 def simulator():
     """16 hex digits of the simulator's code: the core in C, the decoder, the launch."""
-    files = [*(cache.HERE / "core").glob("*.[ch]"), *(cache.HERE / "decode").glob("*.py"), *(cache.HERE / name for name in ("parse.py", "launch.py", "tensor_map.py"))]
+    files = [
+        *(cache.HERE / "core").glob("*.[ch]"),
+        *(cache.HERE / "decode").glob("*.py"),
+        *(cache.HERE / name for name in ("parse.py", "launch.py", "tensor_map.py")),
+    ]
     return identity.digest(files)
 
 
 @functools.cache
 def preparation():
     """16 hex digits of the code that prepares a launch and judges its result, of every op."""
-    return identity.digest([pathlib.Path(launches.__file__), TESTS / "harness" / "protocol.py", *(TESTS / "harness" / "ops").glob("*.py"), TESTS / "support" / "check.py"])
+    return identity.digest(
+        [
+            pathlib.Path(launches.__file__),
+            TESTS / "harness" / "protocol.py",
+            *(TESTS / "harness" / "ops").glob("*.py"),
+            TESTS / "support" / "check.py",
+        ]
+    )
 
 
 @functools.cache
 def _ids():
     """{"op name of a row": id}, kept as long as the code that makes rows is the same: to know an id again nothing is built."""
-    code = identity.digest([*(TESTS / "support").glob("*.py"), *(TESTS / "harness" / "ops").glob("*.py"), TESTS / "simulated" / "cases.py"])
+    code = identity.digest(
+        [*(TESTS / "support").glob("*.py"), *(TESTS / "harness" / "ops").glob("*.py"), TESTS / "simulated" / "cases.py"]
+    )
     path = _folder() / f"ids.{code}.json"
     return path, json.loads(path.read_text()) if path.exists() else {}
 
@@ -126,7 +143,12 @@ def judged(tests, case, choices, results, verdict, reports):
     """The Row of a call. results: {name: array}, or None where the call failed; verdict: of OpTests.compare; reports: sentences of the simulator and on slots that nothing wrote."""
     row, problems = Row(row_id(tests.spec.name, case), reports=list(reports)), list(verdict.problems)
     if results is not None:
-        row.slots, row.worst, row.bits, row.exact = sum(x.size for x in results.values()), verdict.worst, digest(results, case.name), verdict.exact
+        row.slots, row.worst, row.bits, row.exact = (
+            sum(x.size for x in results.values()),
+            verdict.worst,
+            digest(results, case.name),
+            verdict.exact,
+        )
         card = tests.golden(case, choices) if hasattr(tests, "golden") else None
         row.card = card is not None
         if card not in (None, digest(results)):
@@ -141,9 +163,19 @@ def _simulate(compiled, variant, case, schedule, how):
         k.hits[:] = 0
         k.phases.clear()
     outcome, verdict = selection.judged(compiled, variant, case, schedule, **how)
-    row = judged(registry.op(variant.op), case, variant.choices, outcome and outcome.results, verdict, outcome.problems() if outcome else [])
+    row = judged(
+        registry.op(variant.op),
+        case,
+        variant.choices,
+        outcome and outcome.results,
+        verdict,
+        outcome.problems() if outcome else [],
+    )
     row.instructions = outcome.insts if outcome else 0
-    row.hits, row.phases = [pack(k.hits) for k in compiled], [{str(o): int(n) for o, n in k.phases.items()} for k in compiled]
+    row.hits, row.phases = (
+        [pack(k.hits) for k in compiled],
+        [{str(o): int(n) for o, n in k.phases.items()} for k in compiled],
+    )
     for k, (hits, phases) in zip(compiled, before):
         k.hits += hits
         k.phases.update({o: max(n, k.phases.get(o, 0)) for o, n in phases.items()})
@@ -156,7 +188,15 @@ class Kept:
     def __init__(self, compiled, variant, schedule, again=False, **how):
         self.again = again
         self.compiled, self.variant, self.schedule, self.how, self.ran = compiled, variant, schedule, how, 0
-        key = [simulator(), preparation(), *(value for _, value in variant.select), variant.repeat, [stamp(k) for k in compiled], schedule, sorted(how.items())]
+        key = [
+            simulator(),
+            preparation(),
+            *(value for _, value in variant.select),
+            variant.repeat,
+            [stamp(k) for k in compiled],
+            schedule,
+            sorted(how.items()),
+        ]
         self.path = _folder() / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
         self.rows = self._read()
 

@@ -1,4 +1,5 @@
 """Variants times cases times schedules: what the tests and the command line run."""
+
 import itertools
 
 from jax_fp4_indexer.aot import variants
@@ -9,17 +10,22 @@ from harness.protocol import Verdict
 
 from . import launches
 
-OWN_FORMS = ("sm_90a", "sm_80")         # archs whose portable kernels are all in the quick list; those of the others come from the same source
+OWN_FORMS = (
+    "sm_90a",
+    "sm_80",
+)  # archs whose portable kernels are all in the quick list; those of the others come from the same source
 SCHEDULES = ("eager", "lazy", "random:1", "random:2", "random:3")
 
 
-FIRST = "block_scores"                  # the op that labels do not name
+FIRST = "block_scores"  # the op that labels do not name
 
 
 def label(variant):
-    """"sm_90a.native.decode.mxfp4.public.n16": arch, implementation, choices, bound (n0 serves any number). Those of other ops than block_scores begin with the op's name."""
+    """ "sm_90a.native.decode.mxfp4.public.n16": arch, implementation, choices, bound (n0 serves any number). Those of other ops than block_scores begin with the op's name."""
     v = variant
-    return ".".join([*([] if v.op == FIRST else [v.op]), v.arch, v.implementation, *(value for _, value in v.select), f"n{v.bound}"])
+    return ".".join(
+        [*([] if v.op == FIRST else [v.op]), v.arch, v.implementation, *(value for _, value in v.select), f"n{v.bound}"]
+    )
 
 
 def all_variants(op=None):
@@ -29,7 +35,12 @@ def all_variants(op=None):
 
 def narrow_decodes(*layouts):
     """The sm_90a decodes for up to 16 packed rows of these (format, scale layout)."""
-    return [v for v in all_variants(FIRST) if (v.arch, v.implementation, v.path, v.bound) == ("sm_90a", "native", "decode", 16) and (v.format, v.scale_layout) in layouts]
+    return [
+        v
+        for v in all_variants(FIRST)
+        if (v.arch, v.implementation, v.path, v.bound) == ("sm_90a", "native", "decode", 16)
+        and (v.format, v.scale_layout) in layouts
+    ]
 
 
 def compile_all(some):
@@ -45,7 +56,9 @@ def quick_variants(*ops):
     for tests in ops or registry.chosen():
         for v in (v for v in all_variants() if v.op == tests.spec.name):
             fine = v.arch in OWN_FORMS or v.implementation == "native"
-            values = tuple(v.choices[name] for name in (tests.spec.select[:-1] if fine else getattr(tests, "apart", ())))
+            values = tuple(
+                v.choices[name] for name in (tests.spec.select[:-1] if fine else getattr(tests, "apart", ()))
+            )
             groups.setdefault((v.op, v.arch, v.implementation, *values, v.bound if fine else 0), []).append(v)
     return [group[i % len(group)] for i, group in enumerate(groups.values())]
 
@@ -58,7 +71,11 @@ def combinations(spec, without=()):
 
 def rows(variant, *tags, match=""):
     """The cases that a variant runs, with all of these tags. match: parts of names, separated by commas."""
-    return [c for c in registry.op(variant.op).cases(*tags, **variant.choices) if any(part in c.name for part in match.split(","))]
+    return [
+        c
+        for c in registry.op(variant.op).cases(*tags, **variant.choices)
+        if any(part in c.name for part in match.split(","))
+    ]
 
 
 def run(kernels, variant, case, schedule, **how):
@@ -72,7 +89,9 @@ def judged(kernels, variant, case, schedule, **how):
     mode, _, seed = schedule.partition(":")
     tests = registry.op(variant.op)
     try:
-        outcome = launches.run_variant(kernels, variant, tests.operands(case, variant.choices), mode=mode, seed=int(seed or 0), **how)
+        outcome = launches.run_variant(
+            kernels, variant, tests.operands(case, variant.choices), mode=mode, seed=int(seed or 0), **how
+        )
     except SimError as e:
         return None, Verdict([f"{type(e).__name__}: {e}"])
     return outcome, tests.compare(case, outcome.results)

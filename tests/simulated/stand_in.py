@@ -5,6 +5,7 @@ file, or sweep.py, in a process of its own:
 
     PYTHONPATH=tests python -m simulated.stand_in 9.0 --implementations decode,portable --cases k_lengths_causal-
 """
+
 import argparse
 import ctypes as C
 import itertools
@@ -33,7 +34,16 @@ from .cases import Case
 from .launches import MAX_INSTS, MULTIPROCESSORS, dtype_of, poisoned, unwritten
 
 # Variants of toys.py: the only kernels so far that take a tensor map, which the launcher has the stand-in driver encode.
-TOYS = [table.variant("decode", f, "preordered_mma", "sm_100a", (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),)) for f in table.FORMATS]
+TOYS = [
+    table.variant(
+        "decode",
+        f,
+        "preordered_mma",
+        "sm_100a",
+        (variants.Kernel("simulated.toys:PageMaxima", "sm_100a", (("format", f),)),),
+    )
+    for f in table.FORMATS
+]
 
 _LAUNCH = C.CFUNCTYPE(C.c_int, C.c_char_p, *[C.POINTER(C.c_uint)] * 3, C.c_uint, C.POINTER(C.c_void_p))
 
@@ -45,7 +55,7 @@ class Device:
     def __init__(self, kernels_by_symbol, scratch, schedule):
         """scratch: symbol of a kernel -> the expressions of the variants that begin with it."""
         self.kernels, self.scratch, self.schedule = kernels_by_symbol, scratch, schedule
-        self._callback = _LAUNCH(self._launch)      # has to stay alive as long as the driver
+        self._callback = _LAUNCH(self._launch)  # has to stay alive as long as the driver
 
     def expect(self, spec, wire):
         """What the next call is about: shapes of operands are not among the parameters of a launch."""
@@ -61,14 +71,20 @@ class Device:
         for b in self.spec.buffers:
             dtype, shape = types[b.name]
             size = int(np.prod(shape)) * (dtype_of(dtype).itemsize if isinstance(dtype, str) else dtype.itemsize)
-            view = np.frombuffer((C.c_ubyte * size).from_address(given[b.name]), np.uint8) if size else np.zeros(0, np.uint8)
+            view = (
+                np.frombuffer((C.c_ubyte * size).from_address(given[b.name]), np.uint8)
+                if size
+                else np.zeros(0, np.uint8)
+            )
             if b.name in results and size:
                 view[:] = poisoned(dtype, shape).reshape(-1).view(np.uint8)
-            self.address[b.name] = self.memory.add(b.name, view, b.align, write=b.name in results or b.name == "scratch", undefined=b.name == "scratch")
+            self.address[b.name] = self.memory.add(
+                b.name, view, b.align, write=b.name in results or b.name == "scratch", undefined=b.name == "scratch"
+            )
 
     def _moved(self, param, value):
         """The bytes of a parameter with the simulator's address in place of the caller's."""
-        (kind, what), = param.items()
+        ((kind, what),) = param.items()
         if kind == "tensor_map" and any(value):
             return self.address[what["buffer"]].to_bytes(8, "little") + value[8:]
         return self.address[what].to_bytes(8, "little") if kind == "buffer" else value
@@ -79,8 +95,8 @@ class Device:
             raw = [C.string_at(p, size) for p, (_, size) in zip(params, kernel.program.params)]
             given = {}
             for p, value in zip(kernel.params, raw):
-                (kind, what), = p.items()
-                if kind == "tensor_map":        # starts with the address of the buffer
+                ((kind, what),) = p.items()
+                if kind == "tensor_map":  # starts with the address of the buffer
                     given.setdefault(what["buffer"], int.from_bytes(value[:8], "little"))
                 else:
                     given[what] = int.from_bytes(value, "little", signed=kind != "buffer")
@@ -90,12 +106,23 @@ class Device:
                 self._place(given, min(e.value(given) for e in self.scratch[symbol.decode()]))
             raw = [self._moved(p, value) for p, value in zip(kernel.params, raw)]
             mode, _, seed = self.schedule.partition(":")
-            result = run(kernel.program, self.memory, raw, tuple(grid[:3]), tuple(block[:3]), shared, tuple(cluster[:3]), mode=mode, seed=int(seed or 0), max_insts=MAX_INSTS)
+            result = run(
+                kernel.program,
+                self.memory,
+                raw,
+                tuple(grid[:3]),
+                tuple(block[:3]),
+                shared,
+                tuple(cluster[:3]),
+                mode=mode,
+                seed=int(seed or 0),
+                max_insts=MAX_INSTS,
+            )
             kernel.count(result)
             self.instructions += result.insts
             self.problems += [f"{kernel.name}: {f}" for f in result.faults]
             return 0
-        except Exception as e:      # SimError, and whatever else: nothing may pass through C++
+        except Exception as e:  # SimError, and whatever else: nothing may pass through C++
             self.problems.append(f"{symbol.decode()}: {type(e).__name__}: {e}")
         return 1
 
@@ -108,8 +135,17 @@ def _write_manifest(folder, compiled, chosen):
         path.parent.mkdir(exist_ok=True)
         path.write_text(k.name)
         entries[wanted.arch, wanted.source] = dict(
-            name=k.name, arch=k.arch, cubin=f"{k.arch}/{k.name}.cubin", symbol=f"{k.arch}:{k.name}", block=list(k.block), cluster=list(k.cluster),
-            grid=k.grid, dynamic_shared_bytes=k.dynamic_shared_bytes, params=k.params, fingerprint="")
+            name=k.name,
+            arch=k.arch,
+            cubin=f"{k.arch}/{k.name}.cubin",
+            symbol=f"{k.arch}:{k.name}",
+            block=list(k.block),
+            cluster=list(k.cluster),
+            grid=k.grid,
+            dynamic_shared_bytes=k.dynamic_shared_bytes,
+            params=k.params,
+            fingerprint="",
+        )
     manifest.write(folder, manifest.compose(entries, chosen, dsl=""))
 
 
@@ -118,6 +154,7 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
     lowered and served on the CPU platform. Returns the Device."""
     import jax
     from jax.interpreters import mlir
+
     chosen = [v for v in table if runs_on(v.arch, capability)]
     wanted = variants.kernels_of(chosen)
     compiled = dict(zip(wanted, kernels.load(wanted)))
@@ -141,10 +178,13 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
     device.variants = [(v, [f"{k.arch}:{compiled[k].name}" for k in v.launches]) for v in chosen]
     device.driver = C.CDLL(str(driver_path))
     device.driver.stand_in_device(*capability, MULTIPROCESSORS, device._callback)
-    jax.devices()       # XLA:CPU wants its backend up before it hears of a handler with state
+    jax.devices()  # XLA:CPU wants its backend up before it hears of a handler with state
     capsule = jax.ffi.pycapsule
-    jax.ffi.register_ffi_type(runtime.STATE, {"type_id": capsule(library.jfi_state_type_id()),
-                                              "type_info": capsule(library.jfi_state_type_info())}, platform="cpu")
+    jax.ffi.register_ffi_type(
+        runtime.STATE,
+        {"type_id": capsule(library.jfi_state_type_id()), "type_info": capsule(library.jfi_state_type_info())},
+        platform="cpu",
+    )
     for target in runtime.TARGETS:
         stages = {"instantiate": capsule(library.jfi_instantiate), "execute": capsule(library.jfi_execute_on_host)}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
@@ -156,6 +196,7 @@ def install(capability, schedule="eager", table=variants.VARIANTS):
 def program(tests, case, choices, implementation):
     """The public op over a case (tests: harness.protocol.OpTests), compiled by jax.jit."""
     import jax
+
     op, arrays = tests.call(case, implementation, choices)
     return jax.jit(op).lower(**arrays).compile()
 
@@ -163,6 +204,7 @@ def program(tests, case, choices, implementation):
 def call(device, compiled, tests, case, choices):
     """Run what `program` compiled. Returns {result: array}, or None where the call failed: device.problems says why."""
     import jax
+
     device.expect(tests.spec, tests.operands(case, choices).of(choices))
     try:
         out = compiled(**tests.call(case, None, choices)[1])
@@ -176,7 +218,10 @@ class _OneCase:
     """Tests of block scores with one case, which no list has."""
 
     def __init__(self, make, fmt):
-        self.tests, self.case = registry.op("block_scores"), Case(table_of_cases.Case(f"page_maxima-{fmt}", "what toys.py is made for", fmt, make))
+        self.tests, self.case = (
+            registry.op("block_scores"),
+            Case(table_of_cases.Case(f"page_maxima-{fmt}", "what toys.py is made for", fmt, make)),
+        )
 
     def __getattr__(self, name):
         return getattr(self.tests, name)
@@ -192,7 +237,11 @@ def _case_calls(args):
     for tests in registry.chosen():
         implementations = args.implementations.split(",") if args.implementations else tests.implementations()
         for choices in selection.combinations(tests.spec, without=getattr(tests, "made_by_the_op", ())):
-            rows = [c for c in tests.cases(*([args.tag] if args.tag else []), **choices) if any(part in c.name for part in args.cases.split(","))]
+            rows = [
+                c
+                for c in tests.cases(*([args.tag] if args.tag else []), **choices)
+                if any(part in c.name for part in args.cases.split(","))
+            ]
             for case, implementation in itertools.product(rows, implementations):
                 yield tests, case, choices, implementation
 
@@ -204,22 +253,47 @@ def taken(device, op):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="The case tables through jax.jit on a pretended GPU; prints one JSON line a call. JFI_OP names one op.")
+    parser = argparse.ArgumentParser(
+        description="The case tables through jax.jit on a pretended GPU; prints one JSON line a call. JFI_OP names one op."
+    )
     parser.add_argument("capability", help="e.g. 9.0")
-    parser.add_argument("--implementations", default="", help="values of the op's argument, separated by commas; default: all that request kernels")
+    parser.add_argument(
+        "--implementations",
+        default="",
+        help="values of the op's argument, separated by commas; default: all that request kernels",
+    )
     parser.add_argument("--cases", default="")
     parser.add_argument("--tag", help="only rows with this tag, e.g. quick")
     parser.add_argument("--schedule", default="eager")
-    parser.add_argument("--toys", action="store_true", help="the kernels of toys.py instead of the tree's, on the one batch they are made for")
+    parser.add_argument(
+        "--toys",
+        action="store_true",
+        help="the kernels of toys.py instead of the tree's, on the one batch they are made for",
+    )
     args = parser.parse_args()
-    device = install(tuple(int(x) for x in args.capability.split(".")), args.schedule, TOYS if args.toys else variants.VARIANTS)
+    device = install(
+        tuple(int(x) for x in args.capability.split(".")), args.schedule, TOYS if args.toys else variants.VARIANTS
+    )
     bad = 0
     for tests, case, choices, implementation in _case_calls(args):
         found = call(device, program(tests, case, choices, implementation), tests, case, choices)
         problems = device.problems + (unwritten(found) + tests.compare(case, found).problems if found else [])
         bad += bool(problems)
-        print(json.dumps(dict(op=tests.spec.name, case=case.name, choices=choices, implementation=implementation, launches=device.launched, taken=taken(device, tests.spec.name),
-                              slots=sum(x.size for x in found.values()) if found else 0, problems=problems)), flush=True)
+        print(
+            json.dumps(
+                dict(
+                    op=tests.spec.name,
+                    case=case.name,
+                    choices=choices,
+                    implementation=implementation,
+                    launches=device.launched,
+                    taken=taken(device, tests.spec.name),
+                    slots=sum(x.size for x in found.values()) if found else 0,
+                    problems=problems,
+                )
+            ),
+            flush=True,
+        )
     sys.exit(bad > 0)
 
 

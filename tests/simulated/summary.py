@@ -1,12 +1,35 @@
 """The tables of README.md: what the ledger holds, and the changes of single instructions, each between two lines of it."""
+
 import pathlib
 
 from . import mutations
 
 README = pathlib.Path(__file__).parent / "README.md"
 LEDGER, MUTATIONS = "ledger", "mutations"
-LEDGER_HEAD = ("what", "lines", "schedules", "rows a schedule", "runs", "exact: bits of the reference", "and of the H200", "worst error", "reports", "wrong", "executed, at least", "simulator", "minutes")
-MUTATIONS_HEAD = ("kernel", "changes", "noticed", "noticed of all", "declared to make no difference", "left", "reasons of those left")
+LEDGER_HEAD = (
+    "what",
+    "lines",
+    "schedules",
+    "rows a schedule",
+    "runs",
+    "exact: bits of the reference",
+    "and of the H200",
+    "worst error",
+    "reports",
+    "wrong",
+    "executed, at least",
+    "simulator",
+    "minutes",
+)
+MUTATIONS_HEAD = (
+    "kernel",
+    "changes",
+    "noticed",
+    "noticed of all",
+    "declared to make no difference",
+    "left",
+    "reasons of those left",
+)
 
 
 def _group(name):
@@ -27,9 +50,21 @@ def ledger_rows(lines):
         schedules = {s: sum(s in m["schedules"] for m in members) for m in members for s in m["schedules"]}
         rows = [m["cases"] for m in members]
         share = min(k["executed"] for m in members for k in m["kernels"].values())
-        yield (name, len(members), ", ".join(s if n == len(members) else f"{s} ({n})" for s, n in schedules.items()), str(min(rows)) if min(rows) == max(rows) else f"{min(rows)} to {max(rows)}",
-               f"{runs('cases'):,}", f"{runs('exact'):,}", f"{runs('card'):,}", f"{max(m['worst'] for m in members):.1e}", total("reports"), sum(len(m["wrong"]) for m in members),
-               f"{share:.1%}", ", ".join(f"`{s}`" for s in sorted({m["simulator"] for m in members})), f"{total('seconds') / 60:.1f}")
+        yield (
+            name,
+            len(members),
+            ", ".join(s if n == len(members) else f"{s} ({n})" for s, n in schedules.items()),
+            str(min(rows)) if min(rows) == max(rows) else f"{min(rows)} to {max(rows)}",
+            f"{runs('cases'):,}",
+            f"{runs('exact'):,}",
+            f"{runs('card'):,}",
+            f"{max(m['worst'] for m in members):.1e}",
+            total("reports"),
+            sum(len(m["wrong"]) for m in members),
+            f"{share:.1%}",
+            ", ".join(f"`{s}`" for s in sorted({m["simulator"] for m in members})),
+            f"{total('seconds') / 60:.1f}",
+        )
 
 
 def mutation_rows(records):
@@ -39,9 +74,25 @@ def mutation_rows(records):
         equivalent, left = (sum(bool(s.get("equivalent")) == same for s in r["survivors"]) for same in (True, False))
         counted = [a + b for a, b in zip(counted, (r["mutants"], r["noticed"], equivalent))]
         why = "; ".join(sorted({s.get("why", "") for s in r["survivors"] if not s.get("equivalent")}))
-        yield (f"{r['variant']}: {r['kernel']}", r["mutants"], r["noticed"], f"{r['noticed'] / r['mutants']:.0%}", equivalent, left, why)
+        yield (
+            f"{r['variant']}: {r['kernel']}",
+            r["mutants"],
+            r["noticed"],
+            f"{r['noticed'] / r['mutants']:.0%}",
+            equivalent,
+            left,
+            why,
+        )
     if records:
-        yield ("all", f"{counted[0]:,}", f"{counted[1]:,}", f"{counted[1] / counted[0]:.0%}", counted[2], counted[0] - counted[1] - counted[2], "")
+        yield (
+            "all",
+            f"{counted[0]:,}",
+            f"{counted[1]:,}",
+            f"{counted[1] / counted[0]:.0%}",
+            counted[2],
+            counted[0] - counted[1] - counted[2],
+            "",
+        )
 
 
 def _table(head, rows):
@@ -60,4 +111,8 @@ def _between(text, which, table):
 def replaced(text, lines, records=None):
     """`text` of the README with the tables of these lines and records of changes."""
     text = _between(text, LEDGER, _table(LEDGER_HEAD, ledger_rows(lines)))
-    return _between(text, MUTATIONS, _table(MUTATIONS_HEAD, mutation_rows(mutations.load(mutations.RECORDS) if records is None else records)))
+    return _between(
+        text,
+        MUTATIONS,
+        _table(MUTATIONS_HEAD, mutation_rows(mutations.load(mutations.RECORDS) if records is None else records)),
+    )

@@ -5,6 +5,7 @@ A kernel of sm_90a gives every bit of the rows that the card ran with it: the si
 card of ours runs, among them: they must give the H200's bits on exact rows; elsewhere both lie within the bar of float64, so at most two bars apart. Seeds are those of the rows
 (tests/support/cases.py, cases.py here).
 """
+
 import itertools
 
 import numpy as np
@@ -18,16 +19,26 @@ from support import check
 
 GOLDEN = np.load(golden.SCORES)
 XDIST_GROUP = "variant"
-VARIANTS = [v for v in selection.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.bound == 0)]
+VARIANTS = [
+    v for v in selection.quick_variants() if v.implementation == "native" and (v.arch == "sm_90a" or v.bound == 0)
+]
 
 
 def ran_on_the_card(variant, inp):
     """Whether the card ran these inputs with this kernel, or one that adds in its order: it takes that of the least bound that holds a sequence's queries (ffi: PickVariant)."""
     tokens, heads, heads_kv, *_ = inp.shape
     columns = inp.max_seqlen_q * (heads // heads_kv)
-    others = [v.bound for v in selection.all_variants("block_scores") if (v.arch, v.implementation, v.path, v.format, v.scale_layout) == ("sm_90a", "native", variant.path, variant.format, "public")]
+    others = [
+        v.bound
+        for v in selection.all_variants("block_scores")
+        if (v.arch, v.implementation, v.path, v.format, v.scale_layout)
+        == ("sm_90a", "native", variant.path, variant.format, "public")
+    ]
     taken = min((x for x in others if columns <= x), default=0)
-    alike = variant.path == "prefill" and {variant.bound, taken} <= {DIRECT_COLUMNS[variant.format], 0}      # direct and staged
+    alike = variant.path == "prefill" and {variant.bound, taken} <= {
+        DIRECT_COLUMNS[variant.format],
+        0,
+    }  # direct and staged
     return variant.arch == "sm_90a" and (variant.bound == taken or alike)
 
 
@@ -47,10 +58,16 @@ def test_bits_of_the_h200(variant):
         finite = np.isfinite(card)
         inp, truth = built(case.table)
         if case.table.exact or ran_on_the_card(variant, inp):
-            np.testing.assert_array_equal(here[finite], card[finite], err_msg=f"{key}: if the order of additions was changed on purpose, the card has to compute h200.npz anew (golden/__main__.py)")
+            np.testing.assert_array_equal(
+                here[finite],
+                card[finite],
+                err_msg=f"{key}: if the order of additions was changed on purpose, the card has to compute h200.npz anew (golden/__main__.py)",
+            )
             exact += case.table.exact
         else:
-            worst = (np.abs(here[finite].astype(np.float64) - card[finite]) - 2 * check.BAR * truth.bound[finite]).max(initial=-1.0)
+            worst = (np.abs(here[finite].astype(np.float64) - card[finite]) - 2 * check.BAR * truth.bound[finite]).max(
+                initial=-1.0
+            )
             assert worst <= 0, f"{key}: {worst} beyond two bars"
         compared += 1
     assert compared >= 15 and exact >= 5

@@ -2,6 +2,7 @@
 
 JFI_PTXSIM=all (`make test-all`, after the sweep) requires all of it: every variant, every schedule, every row, of this tree.
 """
+
 import collections
 import dataclasses
 import json
@@ -20,7 +21,13 @@ from simulated import cases, ledger, mutations, results, selection, summary, swe
 
 WHOLE = os.environ.get("JFI_PTXSIM") == "all"
 LINES = ledger.Ledger().lines()
-BLACKWELL = [f"{c}.{p}.{f}.{s}" for c in ("10.0", "10.3") for p in ("decode", "prefill") for f in ("nvfp4", "mxfp4") for s in ("public", "preordered_mma")]
+BLACKWELL = [
+    f"{c}.{p}.{f}.{s}"
+    for c in ("10.0", "10.3")
+    for p in ("decode", "prefill")
+    for f in ("nvfp4", "mxfp4")
+    for s in ("public", "preordered_mma")
+]
 
 
 def test_stale_lines_are_said():
@@ -28,7 +35,11 @@ def test_stale_lines_are_said():
     old = {name: found for name, value in LINES.items() if (found := ledger.stale(value))}
     if old:
         name, found = next(iter(old.items()))
-        warnings.warn(ledger.StaleEvidence(f"the evidence of {len(old)} of {len(LINES)} lines of {ledger.FILE.name} is stale, e.g. {name}: {found[0]}; renew: {ledger.RENEW}"))
+        warnings.warn(
+            ledger.StaleEvidence(
+                f"the evidence of {len(old)} of {len(LINES)} lines of {ledger.FILE.name} is stale, e.g. {name}: {found[0]}; renew: {ledger.RENEW}"
+            )
+        )
     assert LINES and not {name for name in old if LINES[name]["wrong"]}
 
 
@@ -46,7 +57,11 @@ def test_the_scale_layout_and_the_way_in_change_no_bit():
     """Of the Blackwell kernels: the same rows give the same bits, launched by the simulator or by the C++ handler, in either layout of the scales."""
     bits = collections.defaultdict(set)
     for name, value in LINES.items():
-        words = [w for w in name.partition("/")[2].replace("10.0", "sm_100a").replace("10.3", "sm_103a").split(".") if w not in ("native", "public", "preordered_mma", "n0")]
+        words = [
+            w
+            for w in name.partition("/")[2].replace("10.0", "sm_100a").replace("10.3", "sm_103a").split(".")
+            if w not in ("native", "public", "preordered_mma", "n0")
+        ]
         if words[0] in ("sm_100a", "sm_103a"):
             bits[(*words, value["rows"], value["simulator"])].add(value["result"])
     assert bits and all(len(b) == 1 for b in bits.values()), bits
@@ -64,12 +79,18 @@ def test_instructions_executed_and_rings():
 
 def test_the_readme_shows_the_ledger():
     text = summary.README.read_text()
-    assert summary.replaced(text, LINES) == text, "the tables are of another ledger; run: PYTHONPATH=.:tests python -m simulated.sweep table"
+    assert summary.replaced(text, LINES) == text, (
+        "the tables are of another ledger; run: PYTHONPATH=.:tests python -m simulated.sweep table"
+    )
 
 
 def test_every_native_class_of_blackwell_has_gone_through_the_driver():
-    through = {name.partition("/")[2]: set(value["schedules"]) for name, value in LINES.items() if name.startswith("stand_in/")}
-    assert not {label: lacks for label in BLACKWELL if (lacks := {"eager", "lazy", "random:1"} - through.get(label, set()))}
+    through = {
+        name.partition("/")[2]: set(value["schedules"]) for name, value in LINES.items() if name.startswith("stand_in/")
+    }
+    assert not {
+        label: lacks for label in BLACKWELL if (lacks := {"eager", "lazy", "random:1"} - through.get(label, set()))
+    }
 
 
 def test_a_line_for_each_name():
@@ -80,6 +101,7 @@ def test_a_line_for_each_name():
 
 
 if WHOLE:
+
     def test_nothing_is_missing():
         found = sweep.status(ledger.Ledger(), [])
         assert not found, "\n".join([*found, f"run: {ledger.RENEW}"])
@@ -88,7 +110,13 @@ if WHOLE:
 # ---- the tables
 def test_shares_are_of_all_changes():
     """What was declared to make no difference is shown, not taken out of the share."""
-    record = {"variant": "v", "kernel": "k", "mutants": 40, "noticed": 30, "survivors": [{"equivalent": True, "why": "a"}] * 9 + [{"equivalent": False, "why": "b"}]}
+    record = {
+        "variant": "v",
+        "kernel": "k",
+        "mutants": 40,
+        "noticed": 30,
+        "survivors": [{"equivalent": True, "why": "a"}] * 9 + [{"equivalent": False, "why": "b"}],
+    }
     (_, *row), (_, *total) = summary.mutation_rows([record])
     assert row == [40, 30, "75%", 9, 1, "b"] and total == ["40", "30", "75%", 9, 1, ""]
     assert summary.mutation_rows(mutations.load(mutations.RECORDS))
@@ -99,8 +127,14 @@ def test_digests_of_code_do_not_hold_comments(tmp_path):
     def of(name, text):
         (tmp_path / name).write_text(text)
         return identity.digest([tmp_path / name])
+
     python = '"""Doc."""\nimport os\n\n\ndef f(a, b=1):\n    """Doc."""\n    return [a, "b  c"]     # why\n'
-    assert of("x.py", python) == of("x.py", 'import os\ndef f(a,\n      b=1):\n  return [a, "b  c",]\n') != of("x.py", python.replace("b=1", "b=2")) != of("x.py", python.replace("b  c", "b c"))
+    assert (
+        of("x.py", python)
+        == of("x.py", 'import os\ndef f(a,\n      b=1):\n  return [a, "b  c",]\n')
+        != of("x.py", python.replace("b=1", "b=2"))
+        != of("x.py", python.replace("b  c", "b c"))
+    )
     c = "int f(int a) {  // why\n  /* long */ return a + 1;\n}\n"
     assert of("x.c", c) == of("x.c", "int f(int a)\n{ return a+1; }") != of("x.c", c.replace("+ 1", "+ 2"))
     assert of("x.c", 'char *s = "a // b";') != of("x.c", 'char *s = "a";')
@@ -126,7 +160,9 @@ def work():
 def only(monkeypatch, names):
     """Lists of cases hold the rows whose names start with one of `names`."""
     of = cases.of
-    monkeypatch.setattr(cases, "of", lambda path, fmt, match="": [c for c in of(path, fmt) if c.name.startswith(tuple(names))])
+    monkeypatch.setattr(
+        cases, "of", lambda path, fmt, match="": [c for c in of(path, fmt) if c.name.startswith(tuple(names))]
+    )
 
 
 def test_a_sweep_goes_on_where_it_stopped(book, work, monkeypatch):
@@ -141,16 +177,20 @@ def test_a_sweep_goes_on_where_it_stopped(book, work, monkeypatch):
     assert book.lines()[work.name]["schedules"] == ["eager", "random:1"] and book.lines()[work.name]["exact"] == 2
     few.append("ramp_offset_126")
     del simulated[:]
-    assert sweep.missing(book.lines(), work)[0] == "eager"              # the list of rows is another: the line is stale
+    assert sweep.missing(book.lines(), work)[0] == "eager"  # the list of rows is another: the line is stale
     assert any("list of rows" in s for s in ledger.stale(book.lines()[work.name], sweep.ids_of(work)))
     more = sweep.run(book, work, "eager", DIRECT)
-    assert [n.rpartition("-")[0] for n in simulated] == ["ramp_offset_126"] and len(more.ids) == 3       # the others were kept
-    line, = book.lines().values()
+    assert [n.rpartition("-")[0] for n in simulated] == ["ramp_offset_126"] and len(
+        more.ids
+    ) == 3  # the others were kept
+    (line,) = book.lines().values()
     assert line["schedules"] == ["eager"] and line["cases"] == 3
     lazy = sweep.run(book, work, "lazy", DIRECT)
     assert lazy.bits == more.bits and book.lines()[work.name]["schedules"] == ["eager", "lazy"]
-    entry, = line["kernels"].values()
-    assert 0.2 < entry["executed"] < 0.9 and entry["executed"] == round(float(next(iter(more.executed.values())).mean()), 4)
+    (entry,) = line["kernels"].values()
+    assert 0.2 < entry["executed"] < 0.9 and entry["executed"] == round(
+        float(next(iter(more.executed.values())).mean()), 4
+    )
     del simulated[:]
     assert len(sweep.run(book, work, "eager", DIRECT, again=True).ids) == 3 == len(simulated)
 
@@ -178,7 +218,7 @@ def test_a_line_of_other_kernels_or_of_another_simulator_is_stale(book, work, mo
     ids = sweep.ids_of(work)
     value = book.lines()[work.name]
     assert ledger.stale(value, ids) == []
-    (name, entry), = value["kernels"].items()
+    ((name, entry),) = value["kernels"].items()
     other = {**value, "kernels": {name: {**entry, "text": "0" * 16}}}
     assert "has the text" in ledger.stale(other, ids)[0]
     assert "no kernel of the tree" in ledger.stale({**value, "kernels": {"sm_100a/gone": entry}}, ids)[0]
@@ -198,15 +238,17 @@ def test_schedules_that_differ_are_a_fault(work):
         s.see(ledger.name_of(compiled[0]), np.ones(4, bool), {})
     assert "depend on the schedule" in ledger.line(compiled, sums)["wrong"][0]
     one, other = (ledger.line(compiled, {s: x}) for s, x in sums.items())
-    assert ledger.with_schedules(one, other)["schedules"] == ["lazy"]       # another result is no part of the same line
+    assert ledger.with_schedules(one, other)["schedules"] == ["lazy"]  # another result is no part of the same line
     assert ledger.with_schedules(one, ledger.line(compiled, {"lazy": sums["eager"]}))["schedules"] == ["eager", "lazy"]
 
 
 def test_a_kernel_that_moves_keeps_its_text(work):
     """Names of modules and classes, and lines of the sources, are no part of a text; an instruction is."""
-    kernel, = kernels.load(work.variant.launches)
+    (kernel,) = kernels.load(work.variant.launches)
     entry = re.search(r"\.entry\s+([\w$]+)", kernel.ptx).group(1)
-    moved = kernel.with_ptx(kernel.ptx.replace(entry, "kernel_of_another_module").replace("\tret;", "\t.loc\t2 7 1\n\tret;"))
+    moved = kernel.with_ptx(
+        kernel.ptx.replace(entry, "kernel_of_another_module").replace("\tret;", "\t.loc\t2 7 1\n\tret;")
+    )
     assert moved.ptx != kernel.ptx and moved.text == kernel.text and results.stamp(moved) == results.stamp(kernel)
     assert entry not in kernel.text
     other = kernel.with_ptx(kernel.ptx.replace("add.s32", "sub.s32", 1))
@@ -234,7 +276,11 @@ def test_one_text_of_several_archs_is_run_once(book, monkeypatch):
     sweep.run(book, ran, "eager", DIRECT)
     lines = book.lines()
     assert sweep.covered(lines, same, "eager") == ran.name
-    assert sweep.covered(lines, same, "lazy") is None and sweep.covered(lines, other, "eager") is None and sweep.covered(lines, ran, "eager") is None
+    assert (
+        sweep.covered(lines, same, "lazy") is None
+        and sweep.covered(lines, other, "eager") is None
+        and sweep.covered(lines, ran, "eager") is None
+    )
     few.append("ramp_bottom_right")
     assert sweep.covered(lines, same, "eager") is None
 
@@ -242,13 +288,33 @@ def test_one_text_of_several_archs_is_run_once(book, monkeypatch):
 def test_a_sweep_through_the_driver(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cache.HERE.parent), *(p for p in sys.path if p)])}
     path = tmp_path / "ledger.json"
-    sweeping = [sys.executable, "-m", "simulated.sweep", "stand_in", "10.0.prefill.mxfp4.public", "--schedules", "eager,random:1", "--ledger", path]
-    done = subprocess.run([*sweeping, "--cases", "wide_0,sim_passes_exact"], env=environment, capture_output=True, text=True)
+    sweeping = [
+        sys.executable,
+        "-m",
+        "simulated.sweep",
+        "stand_in",
+        "10.0.prefill.mxfp4.public",
+        "--schedules",
+        "eager,random:1",
+        "--ledger",
+        path,
+    ]
+    done = subprocess.run(
+        [*sweeping, "--cases", "wide_0,sim_passes_exact"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     value = ledger.Ledger(path).lines()["stand_in/10.0.prefill.mxfp4.public"]
     assert [name.partition("/")[0] for name in value["kernels"]] == ["sm_100a"] and not ledger.stale(value)
-    assert (value["schedules"], value["cases"], value["exact"], value["reports"], value["wrong"]) == (["eager", "random:1"], 2, 1, 0, [])
-    again = subprocess.run([*sweeping, "--cases", "wide_0,sim_passes_exact"], env=environment, capture_output=True, text=True)
+    assert (value["schedules"], value["cases"], value["exact"], value["reports"], value["wrong"]) == (
+        ["eager", "random:1"],
+        2,
+        1,
+        0,
+        [],
+    )
+    again = subprocess.run(
+        [*sweeping, "--cases", "wide_0,sim_passes_exact"], env=environment, capture_output=True, text=True
+    )
     assert again.returncode == 0 and not again.stdout, again.stdout
     refused = subprocess.run([*sweeping[:-2], "--cases", "wide_0"], env=environment, capture_output=True, text=True)
     assert refused.returncode == 2 and "--ledger" in refused.stderr

@@ -1,4 +1,5 @@
 """Changes of single instructions of the kernels that ship: what is recorded of samples of them, and a few again."""
+
 import json
 import warnings
 
@@ -9,7 +10,7 @@ from simulated import mutations, selection
 from simulated.ledger import StaleEvidence
 
 RECORDS = json.loads(mutations.RECORDS.read_text())
-NOTICED = 0.9           # of the changes that make a difference
+NOTICED = 0.9  # of the changes that make a difference
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda r: f"{r['variant']} {r['kernel']}")
@@ -29,16 +30,26 @@ VARIANTS = {selection.label(v): v for v in selection.all_variants()}
 def _family(variant, launch):
     """A launch's kernel class and what of its configuration makes another kernel of it: not the format, the scale layout or the number of columns of a portable one."""
     kernel = VARIANTS[variant].launches[launch]
-    return kernel.target.rpartition(":")[2], *(dict(kernel.config).get(key) for key in ("role", "precision", "path", "columns", "widen"))
+    return kernel.target.rpartition(":")[2], *(
+        dict(kernel.config).get(key) for key in ("role", "precision", "path", "columns", "widen")
+    )
 
 
 def test_stale_records_are_said():
     """A record speaks of one text; of another kernel it says nothing."""
-    tree = {(label, i): mutate.text_stamp(k) for label, v in VARIANTS.items() for i, k in enumerate(kernels.load(v.launches))}
+    tree = {
+        (label, i): mutate.text_stamp(k)
+        for label, v in VARIANTS.items()
+        for i, k in enumerate(kernels.load(v.launches))
+    }
     old = [r for r in RECORDS if tree.get((r["variant"], r["launch"])) != r["text"]]
     if old:
-        warnings.warn(StaleEvidence(f"the changes of {len(old)} of {len(RECORDS)} kernels in {mutations.RECORDS.name} were made to other texts, e.g. of {old[0]['variant']}; "
-                                    f"renew: PYTHONPATH=.:tests python -m simulated mutate {old[0]['variant']} --sample {old[0]['mutants']} --record"))
+        warnings.warn(
+            StaleEvidence(
+                f"the changes of {len(old)} of {len(RECORDS)} kernels in {mutations.RECORDS.name} were made to other texts, e.g. of {old[0]['variant']}; "
+                f"renew: PYTHONPATH=.:tests python -m simulated mutate {old[0]['variant']} --sample {old[0]['mutants']} --record"
+            )
+        )
     assert len(old) < len(RECORDS)
 
 
@@ -49,16 +60,36 @@ def test_every_family_has_a_record():
 
 
 # Synchronisation, copies and products that no other instruction makes up for, in kernels that are small enough: label, launch, rows, operations.
-LIVE = [("sm_90a.native.decode.nvfp4.public.n16", 0, "sim_bad_pages_one_sequence-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "MB_WAIT", "BULK_G2S", "MMA"), 16),
-        ("sm_90a.native.prefill.mxfp4.public.n0", 2, "forms_some_queries-", ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BULK_G2S", "TMA_LOAD", "WGMMA", "WG_COMMIT"), 8)]
+LIVE = [
+    (
+        "sm_90a.native.decode.nvfp4.public.n16",
+        0,
+        "sim_bad_pages_one_sequence-",
+        ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "MB_WAIT", "BULK_G2S", "MMA"),
+        16,
+    ),
+    (
+        "sm_90a.native.prefill.mxfp4.public.n0",
+        2,
+        "forms_some_queries-",
+        ("MB_INIT", "MB_ARRIVE", "MB_EXPECT", "BULK_G2S", "TMA_LOAD", "WGMMA", "WG_COMMIT"),
+        8,
+    ),
+]
 
 
-@pytest.mark.parametrize("label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else "")
+@pytest.mark.parametrize(
+    "label, launch, rows, operations, most", LIVE, ids=lambda x: x if isinstance(x, str) and "sm_" in x else ""
+)
 def test_a_few_again(label, launch, rows, operations, most):
     variant = VARIANTS[label]
     bench = mutations.Bench(variant, rows, ("eager", "lazy"))
     table = kernels.load(variant.launches)[launch].program.table
-    picked = [c for c in mutate.chosen(bench.compiled[launch], bench.executed[launch], ("drop", "no wait")) if mutate.NAMES[int(table[c.pc][0])] in operations]
-    verdicts = list(bench.verdicts(launch, picked[::-(-len(picked) // most)]))
+    picked = [
+        c
+        for c in mutate.chosen(bench.compiled[launch], bench.executed[launch], ("drop", "no wait"))
+        if mutate.NAMES[int(table[c.pc][0])] in operations
+    ]
+    verdicts = list(bench.verdicts(launch, picked[:: -(-len(picked) // most)]))
     assert len(verdicts) > most // 2
     assert not [str(v) for v in verdicts if not v.noticed]

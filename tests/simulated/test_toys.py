@@ -1,4 +1,5 @@
 """A kernel for sm_100a on the whole path: compiled, its tensor map encoded from a recipe, run; and what the checks say when an instruction of it is dropped."""
+
 import pytest
 
 from harness.ops.block_scores import wire
@@ -13,7 +14,9 @@ VARIANTS = {v.format: v for v in stand_in.TOYS}
 
 def run(fmt, kernel=None, tokens=128, pages=9, **how):
     """All pages whole, all keys visible."""
-    inp = batch(fmt, [tokens], [pages * PAGE], 1, 1, seed=tokens + pages, kind=how.pop("kind", "ordinary"), causal=False)
+    inp = batch(
+        fmt, [tokens], [pages * PAGE], 1, 1, seed=tokens + pages, kind=how.pop("kind", "ordinary"), causal=False
+    )
     compiled = kernel or kernels.load(VARIANTS[fmt].launches)[0]
     outcome = launches.run_variant([compiled], VARIANTS[fmt], wire(inp, "preordered_mma"), max_insts=10**6, **how)
     return outcome, inp

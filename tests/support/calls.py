@@ -1,4 +1,5 @@
 """How a test asks the public op for one implementation and scale layout. Shared by tests/parity and tests/fuzz."""
+
 from jax_fp4_indexer.configs.block_scores import DIRECT_COLUMNS
 
 LAYOUTS = ("public", "preordered_mma")

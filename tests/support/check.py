@@ -1,4 +1,5 @@
 """The bars: -inf and NaN in the same slots, equal bits on exact inputs, 4e-6 * sum|terms| elsewhere."""
+
 import dataclasses
 
 import numpy as np
@@ -6,19 +7,20 @@ import numpy as np
 from .oracle import FLT_MAX, FLT_MIN
 
 BAR = 4e-6
-GROUPS_MAX = 8      # group terms below 2^-126 may each be flushed, so a sum may lose this many times 2^-126
+GROUPS_MAX = 8  # group terms below 2^-126 may each be flushed, so a sum may lose this many times 2^-126
 
 
 @dataclasses.dataclass
 class Result:
     """Counts over the slots of one output. `problem` is empty when every bar holds."""
+
     slots: int
     minus_inf: int = 0
     nan: int = 0
     inf: int = 0
-    equal: int = 0          # finite slots with the bits of the rounded oracle (0.0 == -0.0)
-    flushed: int = 0        # finite slots that pass only because results below 2^-126 may be flushed
-    worst: float = 0.0      # largest error / sum|terms|
+    equal: int = 0  # finite slots with the bits of the rounded oracle (0.0 == -0.0)
+    flushed: int = 0  # finite slots that pass only because results below 2^-126 may be flushed
+    worst: float = 0.0  # largest error / sum|terms|
     exact: bool = False
     problem: str = ""
 
@@ -35,23 +37,33 @@ def compare(out, oracle, exact):
     """Compare fp32 `out` with an `Oracle` of the same shape; the first broken bar is named with its first slot."""
     out = np.asarray(out)
     if out.dtype != np.float32 or out.shape != oracle.scores.shape:
-        return Result(out.size, problem=f"got {out.dtype}{list(out.shape)}, expected float32{list(oracle.scores.shape)}")
+        return Result(
+            out.size, problem=f"got {out.dtype}{list(out.shape)}, expected float32{list(oracle.scores.shape)}"
+        )
     want = oracle.expected
-    r = Result(out.size, int(np.isneginf(want).sum()), int(np.isnan(want).sum()), int(np.isposinf(want).sum()), exact=exact)
+    r = Result(
+        out.size, int(np.isneginf(want).sum()), int(np.isnan(want).sum()), int(np.isposinf(want).sum()), exact=exact
+    )
 
     def broken(bad, what):
         if r.problem or not bad.any():
             return
         slot = tuple(int(i) for i in np.argwhere(bad)[0])
-        r.problem = (f"{what} in {int(bad.sum())} of {out.size} slots, first [hq, kb, tq] = {list(slot)}: got {out[slot]!r}, "
-                     f"expected {want[slot]!r} (float64 {oracle.scores[slot]!r}, sum|terms| {oracle.bound[slot]:.6g})")
+        r.problem = (
+            f"{what} in {int(bad.sum())} of {out.size} slots, first [hq, kb, tq] = {list(slot)}: got {out[slot]!r}, "
+            f"expected {want[slot]!r} (float64 {oracle.scores[slot]!r}, sum|terms| {oracle.bound[slot]:.6g})"
+        )
 
     broken(np.isnan(out) != np.isnan(want), "NaN set differs")
     finite = np.isfinite(want) & np.isfinite(out)
     with np.errstate(invalid="ignore", over="ignore"):
         tolerance = 0.0 if exact else BAR * oracle.bound
         # within the bar of fp32's maximum either side of the overflow is right
-        edge = np.isfinite(oracle.scores) & (np.abs(oracle.scores) + tolerance > FLT_MAX) & (np.abs(oracle.scores) - tolerance <= FLT_MAX)
+        edge = (
+            np.isfinite(oracle.scores)
+            & (np.abs(oracle.scores) + tolerance > FLT_MAX)
+            & (np.abs(oracle.scores) - tolerance <= FLT_MAX)
+        )
         edge &= np.sign(out) == np.sign(oracle.scores)
         broken((np.isneginf(out) != np.isneginf(want)) & ~edge, "-inf set differs")
         broken((np.isposinf(out) != np.isposinf(want)) & ~edge, "+inf set differs")

@@ -3,6 +3,7 @@
 `RandomState` is used throughout because its stream is frozen by NumPy's policy; oracles computed on one machine are checked
 against inputs rebuilt on another.
 """
+
 import dataclasses
 import hashlib
 
@@ -11,36 +12,44 @@ import numpy as np
 PAGE = 128
 CODE_BYTES = 64
 GROUPS = {"nvfp4": 8, "mxfp4": 4}
-ONE = {"nvfp4": 0x38, "mxfp4": 127}         # the scale byte that means 1.0
+ONE = {"nvfp4": 0x38, "mxfp4": 127}  # the scale byte that means 1.0
 NAN_BYTES = {"nvfp4": (0x7F, 0xFF), "mxfp4": (0xFF, 0xFF)}
-INT32_MIN, INT32_MAX = -2**31, 2**31 - 1
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 @dataclasses.dataclass
 class Inputs:
     """One call. Scale bytes are held in the public order; `arrays` gives either layout."""
+
     fmt: str
-    q: np.ndarray                   # u8 [Tq, Hq, 64]
-    k: np.ndarray                   # u8 [num_pages, Hkv, 128, 64]
-    q_scale: np.ndarray             # u8 [Tq, Hq, G]
-    k_scale: np.ndarray             # u8 [num_pages, Hkv, 128, G]
-    kv_indices: np.ndarray          # i32 [N]
-    cu_q: np.ndarray                # i32 [B+1]
-    cu_k: np.ndarray                # i32 [B+1]
-    cu_p: np.ndarray                # i32 [B+1]
+    q: np.ndarray  # u8 [Tq, Hq, 64]
+    k: np.ndarray  # u8 [num_pages, Hkv, 128, 64]
+    q_scale: np.ndarray  # u8 [Tq, Hq, G]
+    k_scale: np.ndarray  # u8 [num_pages, Hkv, 128, G]
+    kv_indices: np.ndarray  # i32 [N]
+    cu_q: np.ndarray  # i32 [B+1]
+    cu_k: np.ndarray  # i32 [B+1]
+    cu_p: np.ndarray  # i32 [B+1]
     max_seqlen_q: int
     max_seqlen_k: int
     causal: bool = True
     qo_offset: np.ndarray | None = None
-    q_global: np.ndarray | None = None      # f32 scalar or [Hq]
-    k_global: np.ndarray | None = None      # f32 scalar or [Hkv]
-    padding: int | None = 0xFF              # byte in the padding rows of tiled scales; None: random bytes
+    q_global: np.ndarray | None = None  # f32 scalar or [Hq]
+    k_global: np.ndarray | None = None  # f32 scalar or [Hkv]
+    padding: int | None = 0xFF  # byte in the padding rows of tiled scales; None: random bytes
     padding_seed: int = 0
 
     @property
     def shape(self):
         """(Tq, Hq, Hkv, num_pages, B, Ktiles)"""
-        return (self.q.shape[0], self.q.shape[1], self.k.shape[1], self.k.shape[0], self.cu_q.size - 1, -(-self.max_seqlen_k // PAGE))
+        return (
+            self.q.shape[0],
+            self.q.shape[1],
+            self.k.shape[1],
+            self.k.shape[0],
+            self.cu_q.size - 1,
+            -(-self.max_seqlen_k // PAGE),
+        )
 
     def arrays(self, layout="public"):
         """Array arguments by the keyword names of the public function; absent ones are left out."""
@@ -48,15 +57,33 @@ class Inputs:
         if layout == "preordered_mma":
             pages, heads = self.k.shape[:2]
             q_scale = tile_scales(q_scale.transpose(1, 0, 2), self.padding, self.padding_seed)
-            k_scale = tile_scales(k_scale.reshape(pages * heads, PAGE, GROUPS[self.fmt]), self.padding, self.padding_seed + 1)
-        a = dict(q_fp4=self.q, k_fp4=self.k, q_scale=q_scale, k_scale=k_scale, cu_seqlens_q=self.cu_q, cu_seqlens_k=self.cu_k,
-                 cu_page_offsets=self.cu_p, kv_indices=self.kv_indices, qo_offset=self.qo_offset,
-                 q_global_scale=self.q_global, k_global_scale=self.k_global)
+            k_scale = tile_scales(
+                k_scale.reshape(pages * heads, PAGE, GROUPS[self.fmt]), self.padding, self.padding_seed + 1
+            )
+        a = dict(
+            q_fp4=self.q,
+            k_fp4=self.k,
+            q_scale=q_scale,
+            k_scale=k_scale,
+            cu_seqlens_q=self.cu_q,
+            cu_seqlens_k=self.cu_k,
+            cu_page_offsets=self.cu_p,
+            kv_indices=self.kv_indices,
+            qo_offset=self.qo_offset,
+            q_global_scale=self.q_global,
+            k_global_scale=self.k_global,
+        )
         return {name: x for name, x in a.items() if x is not None}
 
     def statics(self, layout="public"):
         """Keyword arguments that are fixed while tracing."""
-        return dict(max_seqlen_q=self.max_seqlen_q, max_seqlen_k=self.max_seqlen_k, fp4_format=self.fmt, causal=self.causal, scale_layout=layout)
+        return dict(
+            max_seqlen_q=self.max_seqlen_q,
+            max_seqlen_k=self.max_seqlen_k,
+            fp4_format=self.fmt,
+            causal=self.causal,
+            scale_layout=layout,
+        )
 
     def digest(self):
         h = hashlib.blake2b(repr((self.fmt, self.statics())).encode(), digest_size=16)
@@ -71,7 +98,11 @@ def tile_scales(public, padding=0xFF, seed=0):
     L, mn, G = public.shape
     tiles, quads = -(-mn // 128), -(-G // 4)
     size = (L, tiles * quads * 512)
-    out = np.random.RandomState(seed).randint(0, 256, size, dtype=np.uint8) if padding is None else np.full(size, padding, np.uint8)
+    out = (
+        np.random.RandomState(seed).randint(0, 256, size, dtype=np.uint8)
+        if padding is None
+        else np.full(size, padding, np.uint8)
+    )
     r, g = np.arange(mn)[:, None], np.arange(G)[None, :]
     out[:, (r // 128 * quads + g // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + g % 4] = public
     return out.reshape(L, tiles, quads, 32, 4, 4)
@@ -89,14 +120,23 @@ def base(ql, kl, Hq=1, Hkv=1, fmt="nvfp4", **fields):
     """Every code 1.0, every scale 1.0, pages in order: a block with a visible key scores exactly 128."""
     pages, G = sum(pages_of(kl)), GROUPS[fmt]
     Tq, pool = int(sum(ql)), max(pages, 1)
-    inp = Inputs(fmt, np.full((Tq, Hq, CODE_BYTES), 0x22, np.uint8), np.full((pool, Hkv, PAGE, CODE_BYTES), 0x22, np.uint8),
-                 np.full((Tq, Hq, G), ONE[fmt], np.uint8), np.full((pool, Hkv, PAGE, G), ONE[fmt], np.uint8),
-                 np.arange(pages, dtype=np.int32), prefix(ql), prefix(kl), prefix(pages_of(kl)),
-                 max(1, *ql) if len(ql) else 1, max(kl) if len(kl) else 0)
+    inp = Inputs(
+        fmt,
+        np.full((Tq, Hq, CODE_BYTES), 0x22, np.uint8),
+        np.full((pool, Hkv, PAGE, CODE_BYTES), 0x22, np.uint8),
+        np.full((Tq, Hq, G), ONE[fmt], np.uint8),
+        np.full((pool, Hkv, PAGE, G), ONE[fmt], np.uint8),
+        np.arange(pages, dtype=np.int32),
+        prefix(ql),
+        prefix(kl),
+        prefix(pages_of(kl)),
+        max(1, *ql) if len(ql) else 1,
+        max(kl) if len(kl) else 0,
+    )
     return dataclasses.replace(inp, **fields)
 
 
-RAMP_START = {"mxfp4": 0, "nvfp4": -9}     # exponent of the first 16 keys; E4M3 ends at 2**8, so NVFP4 ramps hold 288 keys
+RAMP_START = {"mxfp4": 0, "nvfp4": -9}  # exponent of the first 16 keys; E4M3 ends at 2**8, so NVFP4 ramps hold 288 keys
 
 
 def ramp(ql, kl, fmt="mxfp4", **fields):
@@ -105,7 +145,9 @@ def ramp(ql, kl, fmt="mxfp4", **fields):
     for b in range(len(ql)):
         for kb in range(inp.cu_p[b + 1] - inp.cu_p[b]):
             exponent = (kb * PAGE + np.arange(PAGE)) // 16 + RAMP_START[fmt]
-            inp.k_scale[inp.cu_p[b] + kb] = power_of_two_byte(fmt, np.minimum(exponent, 8 if fmt == "nvfp4" else 127))[None, :, None]
+            inp.k_scale[inp.cu_p[b] + kb] = power_of_two_byte(fmt, np.minimum(exponent, 8 if fmt == "nvfp4" else 127))[
+                None, :, None
+            ]
     return inp
 
 
@@ -129,14 +171,24 @@ def scale_bytes(rng, fmt, shape, kind, side):
     """
     sign = rng.randint(0, 2, shape).astype(np.uint8) << 7 if fmt == "nvfp4" else np.uint8(0)
     if kind == "ordinary":
-        return (rng.randint(0, 0x7F, shape).astype(np.uint8) | sign) if fmt == "nvfp4" else rng.randint(119, 133, shape).astype(np.uint8)
+        return (
+            (rng.randint(0, 0x7F, shape).astype(np.uint8) | sign)
+            if fmt == "nvfp4"
+            else rng.randint(119, 133, shape).astype(np.uint8)
+        )
     if kind == "normal":
-        return (rng.randint(0x28, 0x48, shape).astype(np.uint8) | sign) if fmt == "nvfp4" else rng.randint(125, 130, shape).astype(np.uint8)
+        return (
+            (rng.randint(0x28, 0x48, shape).astype(np.uint8) | sign)
+            if fmt == "nvfp4"
+            else rng.randint(125, 130, shape).astype(np.uint8)
+        )
     if kind in ("exact", "exact_low", "exact_high"):
         spread = 5 if side == "q" else 6
         step = rng.randint(0, spread, shape)
         if fmt == "mxfp4":
-            low = {"exact": -3, "exact_low": -127 if side == "q" else 122, "exact_high": 123 if side == "q" else -127}[kind]
+            low = {"exact": -3, "exact_low": -127 if side == "q" else 122, "exact_high": 123 if side == "q" else -127}[
+                kind
+            ]
         else:
             low = {"exact": -3, "exact_low": -9, "exact_high": 9 - spread}[kind]
         return power_of_two_byte(fmt, low + step) | sign
@@ -148,16 +200,40 @@ def scale_bytes(rng, fmt, shape, kind, side):
     raise ValueError(f"no scale kind {kind!r} for {fmt}")
 
 
-def batch(fmt, ql, kl, Hq=1, Hkv=1, *, seed=0, kind="ordinary", spare_pages=3, pad_tokens=0, pad_indices=0, shuffle=True, **fields):
+def batch(
+    fmt,
+    ql,
+    kl,
+    Hq=1,
+    Hkv=1,
+    *,
+    seed=0,
+    kind="ordinary",
+    spare_pages=3,
+    pad_tokens=0,
+    pad_indices=0,
+    shuffle=True,
+    **fields,
+):
     """A random ragged batch over all 16 codes in a shuffled pool. Whatever does not count is poisoned with NaN scales."""
     rng = np.random.RandomState(seed * 7919 + 17)
     pages, G = sum(pages_of(kl)), GROUPS[fmt]
     Tq, pool = int(sum(ql)) + pad_tokens, max(pages + spare_pages, 1)
     code = lambda *shape: rng.randint(0, 256, (*shape, CODE_BYTES), dtype=np.uint8)
     ids = rng.permutation(pool)[:pages] if shuffle else np.arange(pages)
-    inp = Inputs(fmt, code(Tq, Hq), code(pool, Hkv, PAGE), scale_bytes(rng, fmt, (Tq, Hq, G), kind, "q"),
-                 scale_bytes(rng, fmt, (pool, Hkv, PAGE, G), kind, "k"), np.concatenate([ids, rng.randint(0, pool, pad_indices)]).astype(np.int32),
-                 prefix(ql), prefix(kl), prefix(pages_of(kl)), max([1, *ql]), max([0, *kl]))
+    inp = Inputs(
+        fmt,
+        code(Tq, Hq),
+        code(pool, Hkv, PAGE),
+        scale_bytes(rng, fmt, (Tq, Hq, G), kind, "q"),
+        scale_bytes(rng, fmt, (pool, Hkv, PAGE, G), kind, "k"),
+        np.concatenate([ids, rng.randint(0, pool, pad_indices)]).astype(np.int32),
+        prefix(ql),
+        prefix(kl),
+        prefix(pages_of(kl)),
+        max([1, *ql]),
+        max([0, *kl]),
+    )
     inp = dataclasses.replace(inp, **fields)
     return poison(inp, rng.randint(0, 2))
 
@@ -188,13 +264,13 @@ def counted(inp):
     keys = np.zeros((inp.k.shape[0], PAGE), bool)
     entries = np.zeros(inp.kv_indices.size, bool)
     for q0, q_len, k_len, p0, n, offset in () if falls(inp) else sequences(inp):
-        tokens[q0:q0 + q_len] = True
+        tokens[q0 : q0 + q_len] = True
         last = min(k_len - 1, q_len - 1 + offset) if q_len else -1
         for kb in range(min(n, last // PAGE + 1)):
             entries[p0 + kb] = True
             page = inp.kv_indices[p0 + kb]
             if 0 <= page < keys.shape[0]:
-                keys[page, :last + 1 - kb * PAGE] = True
+                keys[page, : last + 1 - kb * PAGE] = True
     return tokens, keys, entries
 
 
@@ -212,12 +288,26 @@ def scramble(inp, seed):
     """A copy in which every byte that does not count is random: codes, scales, unused list entries, padding of tiled scales."""
     rng = np.random.RandomState(seed)
     tokens, keys, entries = counted(inp)
-    noise = lambda x, free: np.where(free.reshape(free.shape + (1,) * (x.ndim - free.ndim)), rng.randint(0, 256, x.shape, dtype=np.uint8), x)
+    noise = lambda x, free: np.where(
+        free.reshape(free.shape + (1,) * (x.ndim - free.ndim)), rng.randint(0, 256, x.shape, dtype=np.uint8), x
+    )
     free_keys = np.broadcast_to(~keys[:, None, :], inp.k.shape[:3])
-    wild = np.concatenate([rng.randint(INT32_MIN, INT32_MAX, entries.size), rng.randint(-3, inp.k.shape[0] + 3, entries.size)])
-    ids = np.where(entries, inp.kv_indices, wild[rng.randint(0, max(wild.size, 1), entries.size)] if wild.size else 0).astype(np.int32)
-    return dataclasses.replace(inp, q=noise(inp.q, ~tokens), q_scale=noise(inp.q_scale, ~tokens), k=noise(inp.k, free_keys),
-                               k_scale=noise(inp.k_scale, free_keys), kv_indices=ids, padding=None, padding_seed=seed)
+    wild = np.concatenate(
+        [rng.randint(INT32_MIN, INT32_MAX, entries.size), rng.randint(-3, inp.k.shape[0] + 3, entries.size)]
+    )
+    ids = np.where(
+        entries, inp.kv_indices, wild[rng.randint(0, max(wild.size, 1), entries.size)] if wild.size else 0
+    ).astype(np.int32)
+    return dataclasses.replace(
+        inp,
+        q=noise(inp.q, ~tokens),
+        q_scale=noise(inp.q_scale, ~tokens),
+        k=noise(inp.k, free_keys),
+        k_scale=noise(inp.k_scale, free_keys),
+        kv_indices=ids,
+        padding=None,
+        padding_seed=seed,
+    )
 
 
 def alone(inp, b):
@@ -233,9 +323,16 @@ def alone(inp, b):
     if inp.qo_offset is not None:
         offset = np.zeros_like(inp.qo_offset)
         offset[0] = inp.qo_offset[b]
-    out = dataclasses.replace(inp, q=inp.q[order], q_scale=inp.q_scale[order], kv_indices=np.roll(inp.kv_indices, -p0), qo_offset=offset,
-                              cu_q=np.where(used, q_len, 0).astype(np.int32), cu_k=np.where(used, k_len, 0).astype(np.int32),
-                              cu_p=np.where(used, length, 0).astype(np.int32))
+    out = dataclasses.replace(
+        inp,
+        q=inp.q[order],
+        q_scale=inp.q_scale[order],
+        kv_indices=np.roll(inp.kv_indices, -p0),
+        qo_offset=offset,
+        cu_q=np.where(used, q_len, 0).astype(np.int32),
+        cu_k=np.where(used, k_len, 0).astype(np.int32),
+        cu_p=np.where(used, length, 0).astype(np.int32),
+    )
     return out, q0, q_len
 
 
@@ -248,6 +345,16 @@ def padded(inp, tokens, seqs, pages, indices, tiles, max_seqlen_q=None):
     nan = NAN_BYTES[inp.fmt][0]
     hold = lambda x: more(x, seqs + 1, x[-1])
     return dataclasses.replace(
-        inp, q=more(inp.q, tokens, 0x77), q_scale=more(inp.q_scale, tokens, nan), k=more(inp.k, pages, 0x77), k_scale=more(inp.k_scale, pages, nan),
-        kv_indices=more(inp.kv_indices, indices, INT32_MIN), cu_q=hold(inp.cu_q), cu_k=hold(inp.cu_k), cu_p=hold(inp.cu_p),
-        qo_offset=None if inp.qo_offset is None else more(inp.qo_offset, seqs, INT32_MAX), max_seqlen_k=tiles * PAGE, max_seqlen_q=max_seqlen_q or inp.max_seqlen_q)
+        inp,
+        q=more(inp.q, tokens, 0x77),
+        q_scale=more(inp.q_scale, tokens, nan),
+        k=more(inp.k, pages, 0x77),
+        k_scale=more(inp.k_scale, pages, nan),
+        kv_indices=more(inp.kv_indices, indices, INT32_MIN),
+        cu_q=hold(inp.cu_q),
+        cu_k=hold(inp.cu_k),
+        cu_p=hold(inp.cu_p),
+        qo_offset=None if inp.qo_offset is None else more(inp.qo_offset, seqs, INT32_MAX),
+        max_seqlen_k=tiles * PAGE,
+        max_seqlen_q=max_seqlen_q or inp.max_seqlen_q,
+    )

@@ -3,15 +3,16 @@
 Written from the contract alone: it shares no code with the library. Float64 holds every product of two MXFP4 scales
 (2^-254 .. 2^254) and every sum exactly enough (2^-53 of the sum of absolute terms), so exponents need no special care here.
 """
+
 import dataclasses
 
 import numpy as np
 
 from .inputs import GROUPS, PAGE, falls, sequences
 
-MAGNITUDE = np.array([0, .5, 1, 1.5, 2, 3, 4, 6])
+MAGNITUDE = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 E2M1 = np.concatenate([MAGNITUDE, -MAGNITUDE])
-BYTE_VALUES = np.stack([E2M1[np.arange(256) & 15], E2M1[np.arange(256) >> 4]], -1)      # the low nibble is the even element
+BYTE_VALUES = np.stack([E2M1[np.arange(256) & 15], E2M1[np.arange(256) >> 4]], -1)  # the low nibble is the even element
 FLT_MAX = float(np.finfo(np.float32).max)
 FLT_MIN = 2.0**-126
 
@@ -19,9 +20,9 @@ FLT_MIN = 2.0**-126
 def _scale_values():
     b = np.arange(256)
     exponent, mantissa = (b & 0x7F) >> 3, b & 7
-    e4m3 = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0**(exponent - 7.0))
+    e4m3 = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
     e4m3[(b & 0x7F) == 0x7F] = np.nan
-    e8m0 = 2.0**(b - 127.0)
+    e8m0 = 2.0 ** (b - 127.0)
     e8m0[255] = np.nan
     return {"nvfp4": e4m3, "mxfp4": e8m0}
 
@@ -35,6 +36,7 @@ class Oracle:
 
     bound: the largest sum |terms| of a visible key, the unit of the error bar. Above fp32's maximum a score counts as infinite.
     """
+
     scores: np.ndarray
     bound: np.ndarray
 
@@ -78,12 +80,16 @@ def evaluate(inp, max_products=2**22):
             step = max(1, max_products // (R * q_len * PAGE))
             for h in range(Hkv):
                 heads = slice(h * R, (h + 1) * R)
-                q, q_nan = dequantise(inp.q[q0:q0 + q_len, heads], inp.q_scale[q0:q0 + q_len, heads], inp.fmt)
+                q, q_nan = dequantise(inp.q[q0 : q0 + q_len, heads], inp.q_scale[q0 : q0 + q_len, heads], inp.fmt)
                 for kb in range(0, n, step):
-                    ids = inp.kv_indices[p0 + kb:p0 + min(kb + step, n)].astype(np.int64)
+                    ids = inp.kv_indices[p0 + kb : p0 + min(kb + step, n)].astype(np.int64)
                     exists = (ids >= 0) & (ids < num_pages)
                     safe = np.where(exists, ids, 0)
-                    k, k_nan = dequantise(inp.k[safe, h], inp.k_scale[safe, h], inp.fmt) if num_pages else (np.zeros((ids.size, PAGE, 128)), False)
+                    k, k_nan = (
+                        dequantise(inp.k[safe, h], inp.k_scale[safe, h], inp.fmt)
+                        if num_pages
+                        else (np.zeros((ids.size, PAGE, 128)), False)
+                    )
                     k_nan = k_nan | ~exists[:, None]
                     m = ids.size
                     flat = q.reshape(q_len * R, 128), k.reshape(m * PAGE, 128)
@@ -92,9 +98,9 @@ def evaluate(inp, max_products=2**22):
                     s[np.broadcast_to(q_nan[:, :, None, None] | k_nan[None, None], s.shape)] = np.nan
                     keys = (kb + np.arange(m))[:, None] * PAGE + np.arange(PAGE)
                     visible = keys[None, None] <= last[:, None, None, None]
-                    s = np.max(np.where(visible, s, -np.inf), -1)                      # np.max keeps NaN
+                    s = np.max(np.where(visible, s, -np.inf), -1)  # np.max keeps NaN
                     size = np.max(np.where(visible, size, 0.0), -1)
-                    where = visible[..., 0]                                            # [q_len, 1, m]
+                    where = visible[..., 0]  # [q_len, 1, m]
                     s = np.where(where, s * scale[None, heads, None], -np.inf)
                     size = size * np.abs(scale[None, heads, None])
                     put = heads, slice(kb, kb + m), slice(q0, q0 + q_len)
@@ -109,7 +115,7 @@ def visible_keys(inp):
     for q0, q_len, k_len, _, n, offset in sequences(inp):
         if q_len and n:
             last = np.minimum(k_len - 1, np.arange(q_len, dtype=np.int64) + offset)
-            count[:n, q0:q0 + q_len] = np.clip(last[None] + 1 - np.arange(n)[:, None] * PAGE, 0, PAGE)
+            count[:n, q0 : q0 + q_len] = np.clip(last[None] + 1 - np.arange(n)[:, None] * PAGE, 0, PAGE)
     return count
 
 
@@ -119,7 +125,7 @@ def at(inp, heads, blocks, tokens):
     rows = list(sequences(inp))
     owner = np.full(inp.q.shape[0], -1)
     for b, (q0, q_len, *_) in enumerate(rows):
-        owner[q0:q0 + q_len] = b
+        owner[q0 : q0 + q_len] = b
     table = np.array([r for r in rows], np.int64).reshape(-1, 6)
     seq = table[np.maximum(owner[tokens], 0)] if B else np.zeros((len(tokens), 6), np.int64)
     q0, _, k_len, p0, n, offset = seq.T

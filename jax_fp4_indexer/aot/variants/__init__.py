@@ -2,6 +2,7 @@
 
 A new op adds its module here; nothing else lists them.
 """
+
 import importlib
 import pkgutil
 
@@ -11,7 +12,10 @@ __all__ = ["KERNELS", "VARIANTS", "Kernel", "Variant", "kernels_of"]
 
 
 def _modules() -> list:
-    return [importlib.import_module(f"{__name__}.{m.name}") for m in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name)]
+    return [
+        importlib.import_module(f"{__name__}.{m.name}")
+        for m in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name)
+    ]
 
 
 VARIANTS: tuple[Variant, ...] = tuple(v for module in _modules() for v in module.VARIANTS)

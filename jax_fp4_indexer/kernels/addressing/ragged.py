@@ -6,6 +6,7 @@ follows), else from global memory. Where a sum of queries or pages decreases the
 NaN, and kernels go on without sequences (`falls`, `unless`). Whatever else the sums say, every result lies inside the
 buffers and every loop goes forward.
 """
+
 import copy
 
 import cutlass
@@ -19,8 +20,8 @@ from ..device.ptx_math import opaque, sub_sat
 from ..device.ptx_memory import ldg32, lds32, sts32
 from ..device.ptx_warp import count_le, redux
 
-TABLE = 516                     # entries of each prefix sum held in shared memory
-FALLS = 3 * TABLE * 4           # a word a warp, 16 of them: does a sum decrease in the warp's part
+TABLE = 516  # entries of each prefix sum held in shared memory
+FALLS = 3 * TABLE * 4  # a word a warp, 16 of them: does a sum decrease in the warp's part
 TABLE_BYTES = FALLS + 64
 PAGES, QUERIES, KEYS = 0, 1, 2  # which prefix sum
 LARGEST = 2**31 - 1
@@ -28,6 +29,7 @@ LARGEST = 2**31 - 1
 
 # ---- the clamps: what two neighbouring entries of a prefix sum mean, whatever they hold. Stated again, in 64 bits,
 # by prefill_schedule.py
+
 
 def range_start(entry, bound, clamp=clamp):
     """First element of a range, inside 0 .. bound."""
@@ -117,9 +119,18 @@ class Sequences(Fixed):
 
         The `mov` says that the register's old value is dead (ptxas would carry it, and spill it, through the loops
         around)."""
-        return asm("{ .reg .pred p; mov.b32 $0, 0; setp.lt.s32 p, $3, " + str(TABLE) + "; @p ld.shared.b32 $0, [$1+" + str(which * TABLE * 4) + "]; "
-                   "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 4, self.prefix[which] + Int64(i) * 4, self.count],
-                   "=&r,r,l,r", pure=False)
+        return asm(
+            "{ .reg .pred p; mov.b32 $0, 0; setp.lt.s32 p, $3, "
+            + str(TABLE)
+            + "; @p ld.shared.b32 $0, [$1+"
+            + str(which * TABLE * 4)
+            + "]; "
+            "@!p ld.global.nc.b32 $0, [$2]; }",
+            [Int32],
+            [self.table + i * 4, self.prefix[which] + Int64(i) * 4, self.count],
+            "=&r,r,l,r",
+            pure=False,
+        )
 
     @cute.jit
     def total_units(self):
@@ -199,7 +210,7 @@ class Sequences(Fixed):
         found = Int32(0)
         while (u < stop) & (found == 0):
             x = u
-            if opaque(self.heads_kv) > 1:           # divisions take time that the start of a short kernel feels
+            if opaque(self.heads_kv) > 1:  # divisions take time that the start of a short kernel feels
                 x = u // self.heads_kv
             b = self.search(x, lane)
             if b >= self.count:
@@ -210,7 +221,7 @@ class Sequences(Fixed):
                 if q_len == 0:
                     blocks = Int32(0)
                 rel = u - first * self.heads_kv
-                if rel < 0:                             # before the first sequence
+                if rel < 0:  # before the first sequence
                     u = first * self.heads_kv
                 else:
                     head, block = Int32(0), rel

@@ -1,4 +1,5 @@
 """Even cuts of numbered work over workers."""
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64

@@ -17,6 +17,7 @@ heads. `ahead` tiles of 16 keys are in flight while one is multiplied.
 any other page, and in mxfp4 a page with a scale byte outside the operand window, takes `careful_page`, which decides
 per key and column. Both give the same bits.
 """
+
 import dataclasses
 
 import cutlass
@@ -33,7 +34,7 @@ from .prefill_items import TableCursor, load_item, next_cursor, share, start
 from .prefill_schedule import scratch_layout
 
 ROLES = ("decode", "prefill", "fixup")
-PORTABLE_ITEM_ROWS = 32         # rows_per_item of the plan that goes with the prefill role
+PORTABLE_ITEM_ROWS = 32  # rows_per_item of the plan that goes with the prefill role
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Config:
     convert       the target has E4M3 conversions (sm_89 and later)
     item_rows     query rows of an item of the schedule (prefill, fixup)
     """
+
     role: str
     format: str
     scale_layout: str
@@ -56,9 +58,13 @@ class Config:
         if self.role not in ROLES:
             raise ValueError(f"portable block scores: role must be one of {ROLES}, got {self.role!r}")
         if self.column_tiles not in (1, 2, 4):
-            raise ValueError(f"portable block scores: column_tiles must be 1, 2 or 4 (a lane keeps one column), got {self.column_tiles}")
+            raise ValueError(
+                f"portable block scores: column_tiles must be 1, 2 or 4 (a lane keeps one column), got {self.column_tiles}"
+            )
         if self.role != "decode" and (self.item_rows % self.columns or self.item_rows & (self.item_rows - 1)):
-            raise ValueError(f"portable block scores: item_rows must be a power of two and a multiple of {self.columns}, got {self.item_rows}")
+            raise ValueError(
+                f"portable block scores: item_rows must be a power of two and a multiple of {self.columns}, got {self.item_rows}"
+            )
 
     @property
     def columns(self):
@@ -137,7 +143,18 @@ class PortableKernel(BlockScoresKernel):
             token, q_len = seqs.queries(b)
             k_len = seqs.key_count(b)
             ratio = args.heads_q // args.heads_kv
-            tile = Tile(Int32(0), q_len, token, token + q_len, kv * ratio, kv * ratio + ratio, k_len, seqs.offset(b, k_len, q_len), kv, index - kb)
+            tile = Tile(
+                Int32(0),
+                q_len,
+                token,
+                token + q_len,
+                kv * ratio,
+                kv * ratio + ratio,
+                k_len,
+                seqs.offset(b, k_len, q_len),
+                kv,
+                index - kb,
+            )
             count = (end - u + W - 1) // W
             while tile.first < q_len * ratio:
                 self.pages.visit(args, tile, self.slot(), kb + skip, count, W, policy, lane)
@@ -168,7 +185,18 @@ class PortableKernel(BlockScoresKernel):
             at = next_cursor(args, at, item)
             skip = Int32(0)
             for part in cutlass.range(c.item_rows // c.columns, unroll=1):
-                tile = Tile(part * c.columns, item.log2, item.token, item.token_end, item.head, item.head_end, item.k_len, item.key, item.kv, item.flat)
+                tile = Tile(
+                    part * c.columns,
+                    item.log2,
+                    item.token,
+                    item.token_end,
+                    item.head,
+                    item.head_end,
+                    item.k_len,
+                    item.key,
+                    item.kv,
+                    item.flat,
+                )
                 if (count > 0) & (item.head + (tile.first >> item.log2) < item.head_end):
                     self.pages.visit(args, tile, self.slot(), item.page, count, 1, Int64(0), lane)
         if const_expr(c.role == "prefill"):

@@ -13,6 +13,7 @@ All of them are exact in f16. A key row of mxfp4 whose bytes leave KEY_LOW .. KE
 (`key_window`) if it spans no more; otherwise, and for a query row whose bytes span more than QUERY_SPAN or hold 255,
 `any_scale.mxfp4_piece` gives the score. Which way a score takes depends on its own key and query row alone.
 """
+
 import cutlass
 from cutlass import Float32, Int32, Int64
 
@@ -25,10 +26,10 @@ from ..operands.any_scale import query_operands
 from ..operands.f16 import codes_to_f16
 from ..operands.scale_addresses import SCALE_ROW, SCALE_TILE, Masks, Operators, row_offset, token_offset
 
-KEY_LOW, KEY_HIGH = 110, 134    # mxfp4 scale bytes whose factor * 2^-14 keeps every E2M1 value exact in f16
-SHIFTABLE = (64, 191)           # key bytes for which products times 2^shift stay normal numbers
+KEY_LOW, KEY_HIGH = 110, 134  # mxfp4 scale bytes whose factor * 2^-14 keeps every E2M1 value exact in f16
+SHIFTABLE = (64, 191)  # key bytes for which products times 2^shift stay normal numbers
 QUERY_SPAN = 27
-ONE_IN_BOTH = 0x04000400        # an exponent field of 1 in both halves
+ONE_IN_BOTH = 0x04000400  # an exponent field of 1 in both halves
 
 
 def byte_range(word):
@@ -74,7 +75,7 @@ class Operands:
         # NaN. The two bytes' sum between the fields stays below 2^8, so it never carries into the upper one.
         v = and_(imad(and_(raw, 0x7F7F), 0x8080, Int32(0)), 0x3F803F80)
         v = v | and_(v + Int32(0x00800080), 0x40004000)
-        return hmul2(v, Int32(0x5C005C00))      # * 2^8
+        return hmul2(v, Int32(0x5C005C00))  # * 2^8
 
     def row_offset(self, row):
         """Byte offset of a row's scales, row a multiple of 8, from those of row g of the page."""
@@ -93,7 +94,11 @@ class Operands:
             return args.q_scale.toint() + (Int64(token) * Int64(args.heads_q) + Int64(head)) * self.groups
         tile_bytes = self.groups // 4 * SCALE_TILE
         tiles = (Int64(args.tokens) + 127) >> 7
-        return args.q_scale.toint() + (Int64(head) * tiles + Int64(token >> 7)) * tile_bytes + Int64(token_offset(token, Masks))
+        return (
+            args.q_scale.toint()
+            + (Int64(head) * tiles + Int64(token >> 7)) * tile_bytes
+            + Int64(token_offset(token, Masks))
+        )
 
     # ------------------------------------------------------------ keys
     def block_addresses(self, args, page, kv, lane):
@@ -126,7 +131,12 @@ class Operands:
             for h in range(2):
                 s = 2 * j + h
                 for n in range(column_tiles):
-                    acc[n] = mma_m16n8k16((a[2 * h], b[2 * h], a[2 * h + 1], b[2 * h + 1]), qf[n * 16 + 2 * s], qf[n * 16 + 2 * s + 1], acc[n])
+                    acc[n] = mma_m16n8k16(
+                        (a[2 * h], b[2 * h], a[2 * h + 1], b[2 * h + 1]),
+                        qf[n * 16 + 2 * s],
+                        qf[n * 16 + 2 * s + 1],
+                        acc[n],
+                    )
         return acc
 
     # ------------------------------------------------------------ queries

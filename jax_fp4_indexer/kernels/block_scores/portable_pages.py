@@ -1,5 +1,6 @@
 """A warp's pages against its query columns: loads ahead, the plain page, the careful page, reduction over keys and
 the store."""
+
 import dataclasses
 
 import cutlass
@@ -25,6 +26,7 @@ class Tile:
     `token + i % width` (`width` is q_len in the decode role, log2 of the tile width in the others), and exists below
     head_end and token_end. Token token + j sees the keys up to min(k_len - 1 - j, key) + j. The sequence's page 0 is
     `flat` in the page list."""
+
     first: Int32
     width: Int32
     token: Int32
@@ -43,6 +45,7 @@ class Columns:
     column needs the any-scale path. Of the one column whose maximum this lane ends up with: its last key, the address
     of its scores of block 0, head scale, exponent left to apply (mxfp4), and whether to store it (fixup: 1 only where
     it sees a flagged key, 2 always)."""
+
     lowest: Int32
     highest: Int32
     special: Int32
@@ -113,7 +116,7 @@ class Pages:
     def own_column(self, lane):
         """(column whose maximum over all keys `finish` leaves in this lane, 1 in the one lane that stores it)"""
         bits = [and_(lane >> b, 1) for b in (4, 3, 2)]
-        split = self.nt.bit_length()                    # halvings of the 2 * nt values: the lane bits that choose one
+        split = self.nt.bit_length()  # halvings of the 2 * nt values: the lane bits that choose one
         x = bits[0]
         for b in bits[1:split]:
             x = 2 * x + b
@@ -151,8 +154,16 @@ class Pages:
         if const_expr(not self.decode):
             last_token = cutlass.min(last_token, tile.token + (Int32(1) << tile.width) - 1)
         address = args.scores.toint() + (Int64(head) * Int64(args.k_tiles) * Int64(args.tokens) + Int64(token)) * 4
-        return Columns(self.last_key(tile, tile.token), self.last_key(tile, last_token), special, self.last_key(tile, token),
-                       address, ldg_f32(args.head_scale.toint() + Int64(head) * 4), exponent, store)
+        return Columns(
+            self.last_key(tile, tile.token),
+            self.last_key(tile, last_token),
+            special,
+            self.last_key(tile, token),
+            address,
+            ldg_f32(args.head_scale.toint() + Int64(head) * 4),
+            exponent,
+            store,
+        )
 
     # ------------------------------------------------------------ loads
     def load_codes(self, address, offset, policy):
@@ -182,7 +193,10 @@ class Pages:
             raw = [v.raw[i * 2], v.raw[i * 2 + 1]]
             self.fetch_tile(v, i, then_codes, then_scales)
             if not self.ops.nvfp4:
-                low, high = cutlass.min(low, cutlass.min(raw[0], raw[1])), cutlass.max(high, cutlass.max(raw[0], raw[1]))
+                low, high = (
+                    cutlass.min(low, cutlass.min(raw[0], raw[1])),
+                    cutlass.max(high, cutlass.max(raw[0], raw[1])),
+                )
             acc = self.ops.multiply(lo, hi, self.ops.key_scale(raw[0]), self.ops.key_scale(raw[1]), v.q, self.nt)
             for x in range(2 * self.nt):
                 best[x] = fmax_nan(best[x], fmax_nan(acc[x // 2][x % 2], acc[x // 2][x % 2 + 2]))
@@ -223,25 +237,54 @@ class Pages:
             lo, hi = self.load_codes(at, 0, v.policy), self.load_codes(at, 512, v.policy)
             scale_at = scales + Int64(self.ops.row_offset(m * 16))
             if const_expr(self.ops.nvfp4):
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(self.ops.load_scales(scale_at, 0)), self.ops.key_scale(self.ops.load_scales(scale_at, 8)), v.q, self.nt)
+                acc = self.ops.multiply(
+                    lo,
+                    hi,
+                    self.ops.key_scale(self.ops.load_scales(scale_at, 0)),
+                    self.ops.key_scale(self.ops.load_scales(scale_at, 8)),
+                    v.q,
+                    self.nt,
+                )
                 for n in cutlass.range_constexpr(self.nt):
-                    best[2 * n], best[2 * n + 1] = counted_maximum([best[2 * n], best[2 * n + 1]], acc[n], m * 16 + g, limits[2 * n:2 * n + 2])
+                    best[2 * n], best[2 * n + 1] = counted_maximum(
+                        [best[2 * n], best[2 * n + 1]], acc[n], m * 16 + g, limits[2 * n : 2 * n + 2]
+                    )
             else:
                 words = [ldg32(scale_at - Int64(t)), ldg32(scale_at - Int64(t), self.ops.row_offset(8))]
                 own = [and_(w >> (8 * t), 255) for w in words]
                 shifts, outside = zip(*[key_window(w) for w in words])
-                placed = [cutlass.min(cutlass.max(own[r] - shifts[r], Int32(KEY_LOW)), Int32(KEY_HIGH)) for r in range(2)]
-                acc = self.ops.multiply(lo, hi, self.ops.key_scale(placed[0]), self.ops.key_scale(placed[1]), v.q, self.nt)
+                placed = [
+                    cutlass.min(cutlass.max(own[r] - shifts[r], Int32(KEY_LOW)), Int32(KEY_HIGH)) for r in range(2)
+                ]
+                acc = self.ops.multiply(
+                    lo, hi, self.ops.key_scale(placed[0]), self.ops.key_scale(placed[1]), v.q, self.nt
+                )
                 counted = [outside[r] * Int32(m * 16 + 8 * r + g <= top) for r in range(2)]
                 general = redux("or", counted[0] | counted[1] | columns.special)
                 for n in cutlass.range_constexpr(self.nt):
-                    scores = [times_two_factors(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2]) for i in range(4)]
+                    scores = [
+                        times_two_factors(acc[n][i], and_(powers[2 * n + i % 2], 255) - KEY_HIGH + shifts[i // 2])
+                        for i in range(4)
+                    ]
                     if general != 0:
                         head, token, _ = self.column(tile, n * 8 + g)
                         q_word = ldg32(self.ops.query_scales(args, head, token))
-                        exact = mxfp4_piece(lo, hi, own[0], own[1], query_operands(self.ops.query_row(args, head, token, lane)), and_(q_word >> (8 * t), 255), lane)
-                        scores = [select_f32(exact[i], scores[i], outside[i // 2] | (powers[2 * n + i % 2] >> 8)) for i in range(4)]
-                    best[2 * n], best[2 * n + 1] = counted_maximum([best[2 * n], best[2 * n + 1]], scores, m * 16 + g, limits[2 * n:2 * n + 2])
+                        exact = mxfp4_piece(
+                            lo,
+                            hi,
+                            own[0],
+                            own[1],
+                            query_operands(self.ops.query_row(args, head, token, lane)),
+                            and_(q_word >> (8 * t), 255),
+                            lane,
+                        )
+                        scores = [
+                            select_f32(exact[i], scores[i], outside[i // 2] | (powers[2 * n + i % 2] >> 8))
+                            for i in range(4)
+                        ]
+                    best[2 * n], best[2 * n + 1] = counted_maximum(
+                        [best[2 * n], best[2 * n + 1]], scores, m * 16 + g, limits[2 * n : 2 * n + 2]
+                    )
 
     # ------------------------------------------------------------ one page, and a visit of many
     def finish(self, best, exponent, scale, lane):
@@ -262,7 +305,9 @@ class Pages:
         for x in cutlass.range_constexpr(2 * self.nt):
             best[x] = Float32(NEG_INF)
         if const_expr(self.fixup):
-            layout = Scratch.layout(Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass))
+            layout = Scratch.layout(
+                Int64(args.num_seqs), Int64(args.tokens), Int64(args.heads_kv), Int64(args.pages_per_pass)
+            )
             at = Int64(v.flat + kb - args.first_page) * Int64(args.heads_kv) + Int64(kv)
             # 128 - the first key that needs it, 0 if none
             flag = ldg32(args.scratch.toint() + layout.page_flags + at * 4)
@@ -298,7 +343,7 @@ class Pages:
         if columns.last < kb * PAGE:
             result = Float32(NEG_INF)
         if const_expr(self.fixup):
-            flagged = flagged * Int32(columns.last - kb * PAGE >= PAGE - flag)       # this query sees such a key
+            flagged = flagged * Int32(columns.last - kb * PAGE >= PAGE - flag)  # this query sees such a key
         if columns.store * flagged + (columns.store >> 1) > 0:
             stg_f32(columns.address + Int64(kb) * (Int64(args.tokens) * 4), result)
 

@@ -1,5 +1,6 @@
 """The launch that writes the plan of the portable prefill: CTA 0 the item table, all warps the pages of the tokens
 (kernels/block_scores/prefill_schedule.py)."""
+
 import cutlass
 import cutlass.cute as cute
 
@@ -27,4 +28,6 @@ class PortableSchedule(BlockScoresKernel):
         layout = scratch_layout(args)
         if cta == 0:
             write_table(args, layout, tid, cute.arch.get_dyn_smem(cutlass.Uint8, 16).toint(), self.rows_log2, THREADS)
-        write_token_pages(args, layout, cta * (THREADS // 32) + tid // 32, ctas * (THREADS // 32), tid % 32, self.rows_log2)
+        write_token_pages(
+            args, layout, cta * (THREADS // 32) + tid // 32, ctas * (THREADS // 32), tid % 32, self.rows_log2
+        )

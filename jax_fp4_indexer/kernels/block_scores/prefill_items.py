@@ -1,5 +1,6 @@
 """Walking the plan: every role of a prefill CTA steps through the same items
 (kernels/block_scores/prefill_schedule.py writes what is read here)."""
+
 import dataclasses
 
 import cutlass
@@ -16,6 +17,7 @@ from ..device.ptx_warp import count_le, lane_here
 class TableCursor:
     """Where in the table an item stands: entry, unit = kv head * head groups + head group, half = 0 for the first
     tile of the pair, 1 for the second."""
+
     entry: Int32
     unit: Int32
     half: Int32
@@ -26,6 +28,7 @@ class Item:
     """Row r of the item is head `head + (r >> log2)` (valid below head_end), token `token + (r & (2^log2 - 1))`
     (valid below token_end). Token token + j sees the keys up to min(k_len - 1 - j, key) + j. Pages page .. page +
     pages - 1 of the sequence, list position flat + page."""
+
     token: Int32
     token_end: Int32
     head: Int32
@@ -101,7 +104,9 @@ def load_item(args, layout, at: TableCursor, skip: Int32, rows_log2: cutlass.Con
     kv = at.unit // groups
     ratio = args.heads_q // args.heads_kv
     head = kv * ratio + ((at.unit - kv * groups) << (rows_log2 - log2))
-    return Item(token, w[4], head, kv * ratio + ratio, kv, log2, w[5] + skip, pages - skip, w[8], w[9], key, groups, w[7])
+    return Item(
+        token, w[4], head, kv * ratio + ratio, kv, log2, w[5] + skip, pages - skip, w[8], w[9], key, groups, w[7]
+    )
 
 
 @cute.jit

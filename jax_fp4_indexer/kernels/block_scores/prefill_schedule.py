@@ -29,6 +29,7 @@ first tile, then of the second.
 nothing they write depends on what scratch held before. Prefix sums that do not decrease give no more entries than
 there is room for: ceil(q_len / 16) a sequence at most.
 """
+
 import dataclasses
 
 import cutlass
@@ -42,9 +43,9 @@ from ..device.ptx_math import clz
 from ..device.ptx_memory import ldg32, lds32, lds_s64, stg32, stg64, stg_v4, sts32, sts64
 from ..device.ptx_warp import redux, scan_add_s64
 
-NO_LIMIT = 2**31 - 1            # the causal offset that hides nothing
+NO_LIMIT = 2**31 - 1  # the causal offset that hides nothing
 MIN_TILE_LOG2 = 3
-FALL = 1 << 48                  # a fall, in a sum that counts pairs of tiles below it
+FALL = 1 << 48  # a fall, in a sum that counts pairs of tiles below it
 
 
 def scratch_layout(args):
@@ -62,6 +63,7 @@ def schedule_shared_bytes(threads):
 class Sequence:
     """A sequence, clamped to what exists: q_len tokens from `token` on, k_len keys, `pages` pages from position
     `first` of the page list on. Token i sees the keys up to i + offset."""
+
     token: Int32
     q_len: Int32
     k_len: Int32
@@ -195,7 +197,7 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
                 pairs = Int64(FALL)
         below, total = block_scan(pairs, tid, sums, threads)
         all_pairs = Int32(total)
-        if total >= Int64(FALL):            # the entries of earlier chunks stay unread
+        if total >= Int64(FALL):  # the entries of earlier chunks stay unread
             falls, all_pairs = Int32(1), Int32(0)
             steps_done, entries, chunk = Int64(0), Int64(0), args.num_seqs - threads
         sts32(prefix + tid * 4, 0, Int32(below))
@@ -212,11 +214,11 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
                 stg32(at + 8, words[0])
                 stg32(at + 12, words[1])
                 for i in cutlass.range_constexpr(3):
-                    stg_v4(at + 16 * (i + 1), words[2 + 4 * i:6 + 4 * i])
+                    stg_v4(at + 16 * (i + 1), words[2 + 4 * i : 6 + 4 * i])
             steps_done = steps_done + more
             entries = entries + found
             first = first + threads
-        cute.arch.sync_threads()            # before `prefix` is written again
+        cute.arch.sync_threads()  # before `prefix` is written again
         chunk = chunk + threads
     if tid == 0:
         stg64(scratch, steps_done)
@@ -225,11 +227,33 @@ def write_table(args, layout, tid: Int32, smem: Int32, rows_log2: cutlass.Conste
 
 
 @cute.jit
-def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, rows_log2: cutlass.Constexpr, threads: cutlass.Constexpr):
+def pair_entry(
+    args,
+    chunk: Int32,
+    index: Int32,
+    count: Int32,
+    prefix: Int32,
+    rows_log2: cutlass.Constexpr,
+    threads: cutlass.Constexpr,
+):
     """(steps in this pass, the 14 words after first_step) of pair `index` of the sequences chunk .. chunk + threads -
     1; no steps past `count`."""
     z = Int32(0)
-    token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b = z, z, z, z, z, z, z, z, z, z, z, z, z
+    token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b = (
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+        z,
+    )
     steps = Int64(0)
     if index < count:
         found = search_shared(prefix, threads, index)
@@ -248,14 +272,29 @@ def pair_entry(args, chunk: Int32, index: Int32, count: Int32, prefix: Int32, ro
         high_a = cutlass.min(Int64(tile_pages(tile_a, log2, offset, n)), skip + Int64(args.pages_per_pass))
         high_b = cutlass.min(Int64(tile_pages(tile_b, log2, offset, n)), skip + Int64(args.pages_per_pass))
         pages_a = Int32(cutlass.max(high_a - low, Int64(0)))
-        if tile_a != tile_b:                # the middle tile of an odd number stands alone
+        if tile_a != tile_b:  # the middle tile of an odd number stands alone
             pages_b = Int32(cutlass.max(high_b - low, Int64(0)))
         page = Int32(cutlass.min(low, Int64(NO_LIMIT)))
         first_flat, keys = p0, k_len
         key_a = saturate_from_below((Int64(tile_a) << Int64(log2)) + offset)
         key_b = saturate_from_below((Int64(tile_b) << Int64(log2)) + offset)
         steps = Int64(args.heads_kv * groups) * (Int64(pages_a) + Int64(pages_b))
-    return steps, [token_a, token_b, token_end, page, pages_a, pages_b, first_flat, keys, key_a, key_b, log2, groups, b, z]
+    return steps, [
+        token_a,
+        token_b,
+        token_end,
+        page,
+        pages_a,
+        pages_b,
+        first_flat,
+        keys,
+        key_a,
+        key_b,
+        log2,
+        groups,
+        b,
+        z,
+    ]
 
 
 # ---------------------------------------------------------------- what the fill needs

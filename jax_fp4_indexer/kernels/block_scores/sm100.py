@@ -17,6 +17,7 @@ Counted, not measured (no such card here): walls of a 128 x 128 tile are the pro
 maximum 2 * (64 + a few) clk of the ALU (none with tcgen05.ld.red), shared memory 128 + 72 / heads. Packed rows cost
 decode nothing: a page comes every 400 clk at 6.5 TB/s.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import cpasync
@@ -33,8 +34,17 @@ from .sm100_protocol import Shared
 from .sm100_schedule import Schedule
 
 # Codes of the pool: 64 bytes, 128 keys, (page, KV head)
-KEY_MAP = {"tensor_map": {"buffer": "k", "dtype": "u8", "dims": [CODE_BYTES, PAGE, "num_pages*heads_kv"], "strides": [CODE_BYTES, PAGE * CODE_BYTES],
-                          "box": [CODE_BYTES, PAGE, 1], "swizzle": "64", "l2_promotion": "256"}}
+KEY_MAP = {
+    "tensor_map": {
+        "buffer": "k",
+        "dtype": "u8",
+        "dims": [CODE_BYTES, PAGE, "num_pages*heads_kv"],
+        "strides": [CODE_BYTES, PAGE * CODE_BYTES],
+        "box": [CODE_BYTES, PAGE, 1],
+        "swizzle": "64",
+        "l2_promotion": "256",
+    }
+}
 
 
 class Sm100Kernel(BlockScoresKernel):
@@ -57,9 +67,19 @@ class Sm100Kernel(BlockScoresKernel):
     @cute.jit
     def __call__(self, args: BlockScoresArgs):
         # A parameter of 128 bytes that the launcher fills from KEY_MAP; the shape here only has to be of that rank
-        pool = cute.make_tensor(args.k, cute.make_layout((CODE_BYTES, PAGE, 1 << 20), stride=(1, CODE_BYTES, PAGE * CODE_BYTES)))
-        atom, coordinates = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), pool, stage_layout(), (CODE_BYTES, PAGE, 1))
-        self.kernel(atom, coordinates, args).launch(grid=self.cluster, block=self.block, cluster=self.cluster, smem=self.dynamic_shared_bytes, min_blocks_per_mp=1)
+        pool = cute.make_tensor(
+            args.k, cute.make_layout((CODE_BYTES, PAGE, 1 << 20), stride=(1, CODE_BYTES, PAGE * CODE_BYTES))
+        )
+        atom, coordinates = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileG2SOp(), pool, stage_layout(), (CODE_BYTES, PAGE, 1)
+        )
+        self.kernel(atom, coordinates, args).launch(
+            grid=self.cluster,
+            block=self.block,
+            cluster=self.cluster,
+            smem=self.dynamic_shared_bytes,
+            min_blocks_per_mp=1,
+        )
 
     @cute.kernel
     def kernel(self, atom: cute.CopyAtom, coordinates: cute.Tensor, args: BlockScoresArgs):
@@ -84,7 +104,16 @@ class Sm100Kernel(BlockScoresKernel):
         if warp >= LOAD:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == LOAD:
-                load_pages(c, shared, args, Schedule(c, args, seqs.unless(falls)), KeyMap(atom, coordinates, evict_first()), cta, ctas, lane)
+                load_pages(
+                    c,
+                    shared,
+                    args,
+                    Schedule(c, args, seqs.unless(falls)),
+                    KeyMap(atom, coordinates, evict_first()),
+                    cta,
+                    ctas,
+                    lane,
+                )
             if warp == MMA:
                 multiply_tiles(c, shared, tmem, lane)
             if warp >= GATHER:
@@ -95,4 +124,3 @@ class Sm100Kernel(BlockScoresKernel):
         cute.arch.sync_threads()
         if warp == MMA:
             tcgen05.tmem_dealloc(tmem, TMEM_COLUMNS)
-

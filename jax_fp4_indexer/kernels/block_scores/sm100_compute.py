@@ -4,6 +4,7 @@ Tile number t of a CTA (pages of a segment in order, live heads fastest) goes to
 by barrier acc_full[t % FULL], and is reduced by warpgroup t % 2. FULL is even, so a barrier belongs to one warpgroup,
 which sees every phase of it.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
@@ -37,13 +38,17 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
         if segment.pages > 0:
             h = Int32(0)
             while h < tiles:
-                tcgen05.copy_scales(tmem + (config.sfq_column + (first + h) * config.sf_columns), q_scales + (first + h) * (config.scale_bytes // 16), config.words)
+                tcgen05.copy_scales(
+                    tmem + (config.sfq_column + (first + h) * config.sf_columns),
+                    q_scales + (first + h) * (config.scale_bytes // 16),
+                    config.words,
+                )
                 h = h + 1
         j = Int32(0)
         while j < segment.pages:
             mbarrier_wait(shared.k_full + stage * 8, k_phase)
             if const_expr(config.scale_layout == "public"):
-                fence_async_shared()                    # the copied words are generic writes of another warp
+                fence_async_shared()  # the copied words are generic writes of another warp
             columns = tmem + (config.sfk_column + key_set * config.sf_columns)
             h = Int32(0)
             while h < tiles:
@@ -52,8 +57,15 @@ def multiply_tiles(config: cutlass.Constexpr, shared, tmem: Int32, lane: Int32):
                 tcgen05.fence_after()
                 if h == 0:
                     tcgen05.copy_scales(columns, k_scales + stage * (config.scale_bytes // 16), config.words)
-                tcgen05.multiply(config.format, tmem + a * 128, q_codes + (first + h) * (CODES // 16), k_codes + stage * (CODES // 16),
-                                 tmem + (config.sfq_column + (first + h) * config.sf_columns), columns, shared.acc_full + full * 8)
+                tcgen05.multiply(
+                    config.format,
+                    tmem + a * 128,
+                    q_codes + (first + h) * (CODES // 16),
+                    k_codes + stage * (CODES // 16),
+                    tmem + (config.sfq_column + (first + h) * config.sf_columns),
+                    columns,
+                    shared.acc_full + full * 8,
+                )
                 full, _ = advance(full, zero, FULL)
                 h = h + 1
             tcgen05.commit(shared.k_empty + stage * 8)
@@ -80,7 +92,7 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
     """Two warpgroups, a row of every second tile a thread. Pages that every row sees whole first, then the others:
     two loops, because ptxas turns a branch into predicates, and then every tile pays for the mask."""
     group, row = warp // 4, (warp % 4) * 32 + lane
-    tmem = tmem + (((warp % 4) * 32) << 16)             # lanes of TMEM that this warp may read
+    tmem = tmem + (((warp % 4) * 32) << 16)  # lanes of TMEM that this warp may read
     ratio = args.heads_q // args.heads_kv
     own_token, own_head = row, Int32(0)
     if const_expr(config.packed):
@@ -89,7 +101,7 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
         own_head = row - own_token * heads
     head_step = Int64(args.k_tiles) * Int64(args.tokens) * 4
     block_step = Int64(args.tokens) * 4
-    turn, before = Int32(0), Int32(0)                   # before: tiles of earlier segments, modulo 2
+    turn, before = Int32(0), Int32(0)  # before: tiles of earlier segments, modulo 2
     full, phase = group, Int32(0)
     segment = next_segment(shared, turn, lane)
     while segment.pages >= 0:
@@ -101,8 +113,11 @@ def reduce_tiles(config: cutlass.Constexpr, shared, args, tmem: Int32, warp: Int
         h, j = (before ^ group) & 1, Int32(0)
         if h >= tiles:
             h, j = h - tiles, Int32(1)
-        at = (args.scores.toint() + Int64(segment.head + own_head + h) * head_step
-              + (Int64(segment.block + j) * Int64(args.tokens) + Int64(segment.token + own_token)) * 4)
+        at = (
+            args.scores.toint()
+            + Int64(segment.head + own_head + h) * head_step
+            + (Int64(segment.block + j) * Int64(args.tokens) + Int64(segment.token + own_token)) * 4
+        )
         for masked in cutlass.range_constexpr(2):
             last = segment.plain
             if const_expr(masked):

@@ -1,20 +1,21 @@
 """What a variant of the sm_100a / sm_103a kernel is made of, and where everything lies in shared memory and TMEM."""
+
 import dataclasses
 
 from ...configs.arch import ARCHS
 from ...configs.block_scores import CODE_BYTES, GROUPS, PAGE
 from ..addressing.ragged import TABLE_BYTES
 
-SHARED_LIMIT = ARCHS["sm_100a"].shared_per_cta         # sm_103a has the same
+SHARED_LIMIT = ARCHS["sm_100a"].shared_per_cta  # sm_103a has the same
 TMEM_COLUMNS = 512
-ROWS = 128                      # query rows of a tile: lanes of TMEM
-Q_STAGES = 2                    # query tiles of a segment being worked, and of the next
-ACC_STAGES = 3                  # accumulators [128, 128] f32 in TMEM
-FULL = 2 * ACC_STAGES           # barriers of complete tiles: even, see sm100_compute.py
-SFK_SETS = 1 + ACC_STAGES       # column sets for key scales: see sm100_compute.py
-SEGMENTS = 4                    # ring of segment records
+ROWS = 128  # query rows of a tile: lanes of TMEM
+Q_STAGES = 2  # query tiles of a segment being worked, and of the next
+ACC_STAGES = 3  # accumulators [128, 128] f32 in TMEM
+FULL = 2 * ACC_STAGES  # barriers of complete tiles: even, see sm100_compute.py
+SFK_SETS = 1 + ACC_STAGES  # column sets for key scales: see sm100_compute.py
+SEGMENTS = 4  # ring of segment records
 SEGMENT_BYTES = 64
-ALIGN = 1024                    # of a swizzled operand
+ALIGN = 1024  # of a swizzled operand
 
 # Warps by role. Four warps make a warpgroup, whose registers are set together.
 REDUCE, LOAD, MMA, GATHER, WARPS = 0, 8, 9, 10, 12
@@ -33,6 +34,7 @@ class Config:
     stages   key pages in the ring
     ld_red   sm_103a: tcgen05.ld.red takes the maximum while it loads
     """
+
     format: str = "nvfp4"
     scale_layout: str = "public"
     packed: bool = False
@@ -135,4 +137,4 @@ class Config:
 
     @property
     def shared_bytes(self):
-        return self.table + TABLE_BYTES + ALIGN         # the base is only known to be 128-byte aligned
+        return self.table + TABLE_BYTES + ALIGN  # the base is only known to be 128-byte aligned

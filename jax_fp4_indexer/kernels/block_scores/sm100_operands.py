@@ -1,4 +1,5 @@
 """The roles that bring operands: key pages through the ring, query rows by hand."""
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -17,7 +18,7 @@ from .sm100_config import ALIGN, GATHER_WARPS, Q_STAGES, ROWS
 from .sm100_protocol import announce, next_segment, tiles_of
 
 GATHER_THREADS = GATHER_WARPS * 32
-CODES = ROWS * 64               # bytes of a tile's or a page's codes
+CODES = ROWS * 64  # bytes of a tile's or a page's codes
 
 
 class KeyMap(Fixed):
@@ -30,14 +31,28 @@ class KeyMap(Fixed):
 
     def load(self, dst, index, bar):
         """The whole warp; one lane is elected inside."""
-        stage = cute.make_tensor(cute.make_ptr(cutlass.Uint8, dst, cute.AddressSpace.smem, assumed_align=ALIGN), stage_layout())
-        into, source = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), cute.group_modes(stage, 0, 2), self.pages)
-        cute.copy(self.atom, source[None, index], into[None, 0], tma_bar_ptr=cute.make_ptr(cutlass.Int64, bar, cute.AddressSpace.smem), cache_policy=self.policy)
+        stage = cute.make_tensor(
+            cute.make_ptr(cutlass.Uint8, dst, cute.AddressSpace.smem, assumed_align=ALIGN), stage_layout()
+        )
+        into, source = cpasync.tma_partition(
+            self.atom, 0, cute.make_layout(1), cute.group_modes(stage, 0, 2), self.pages
+        )
+        cute.copy(
+            self.atom,
+            source[None, index],
+            into[None, 0],
+            tma_bar_ptr=cute.make_ptr(cutlass.Int64, bar, cute.AddressSpace.smem),
+            cache_policy=self.policy,
+        )
 
 
 def stage_layout():
     """One page's codes in shared memory."""
-    return cute.make_composed_layout(cute.make_swizzle(2, 4, 3), 0, cute.make_layout((CODE_BYTES, PAGE, 1), stride=(1, CODE_BYTES, PAGE * CODE_BYTES)))
+    return cute.make_composed_layout(
+        cute.make_swizzle(2, 4, 3),
+        0,
+        cute.make_layout((CODE_BYTES, PAGE, 1), stride=(1, CODE_BYTES, PAGE * CODE_BYTES)),
+    )
 
 
 @cute.jit
@@ -127,7 +142,16 @@ def gather_queries(config: cutlass.Constexpr, shared, args, thread: Int32, lane:
                     token = row // heads
                     head = row - token * heads
                 live = (token < segment.tokens) & (head < segment.heads)
-                bring_row(config, shared, args, stage * config.heads + tile, row, segment.token + token, segment.head + head, live)
+                bring_row(
+                    config,
+                    shared,
+                    args,
+                    stage * config.heads + tile,
+                    row,
+                    segment.token + token,
+                    segment.head + head,
+                    live,
+                )
                 i = i + GATHER_THREADS
             fence_async_shared()
         cute.arch.sync_warp()
@@ -159,7 +183,9 @@ def bring_row(config: cutlass.Constexpr, shared, args, slot, row, token, head, l
                 place = (at * config.words + i) * 4
             else:
                 tiles = (args.tokens + (ROWS - 1)) // ROWS
-                place = ((Int64(head) * Int64(tiles) + Int64(token >> 7)) * config.words + i) * SCALE_TILE + Int64(token_offset(token, Masks))
+                place = ((Int64(head) * Int64(tiles) + Int64(token >> 7)) * config.words + i) * SCALE_TILE + Int64(
+                    token_offset(token, Masks)
+                )
             words[i] = ldg32(args.q_scale.toint() + place)
     codes = shared.base + config.q_codes + slot * CODES + row * 64
     for c in cutlass.range_constexpr(4):
@@ -168,7 +194,7 @@ def bring_row(config: cutlass.Constexpr, shared, args, slot, row, token, head, l
     for i in cutlass.range_constexpr(config.words):
         word = words[i]
         if const_expr(config.format == "nvfp4"):
-            word = word & 0x7F7F7F7F                    # bit 7 plays no part
+            word = word & 0x7F7F7F7F  # bit 7 plays no part
         sts32(scales, SCALE_TILE * i, word)
 
 
@@ -179,7 +205,14 @@ def fill(args, segment, nothing, thread):
     while row < segment.tokens:
         h = Int32(0)
         while h < segment.heads:
-            at = args.scores.toint() + ((Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill)) * Int64(args.tokens) + Int64(segment.token + row)) * 4
+            at = (
+                args.scores.toint()
+                + (
+                    (Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill)) * Int64(args.tokens)
+                    + Int64(segment.token + row)
+                )
+                * 4
+            )
             block = segment.fill
             while block < args.k_tiles:
                 stg32(at, nothing)
@@ -199,7 +232,9 @@ def fill_packed(args, segment, nothing, thread):
         while h < segment.heads:
             while i < count:
                 block = i // segment.tokens
-                place = (Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill + block)) * Int64(args.tokens)
+                place = (Int64(segment.head + h) * Int64(args.k_tiles) + Int64(segment.fill + block)) * Int64(
+                    args.tokens
+                )
                 stg32(args.scores.toint() + (place + Int64(segment.token + i - block * segment.tokens)) * 4, nothing)
                 i = i + GATHER_THREADS
             i = i - count

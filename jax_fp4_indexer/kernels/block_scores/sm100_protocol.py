@@ -11,6 +11,7 @@
 | segment_full[i] | 1 | record i is written |
 | segment_empty[i] | SEGMENT_READERS (a warp each) | record i has been read |
 """
+
 import dataclasses
 
 import cutlass
@@ -44,9 +45,16 @@ class Shared(Fixed):
     def init_barriers(self):
         """One thread."""
         key_arrivals = 33 if self.c.scale_layout == "public" else 1
-        for first, count, arrivals in ((self.q_full, Q_STAGES, GATHER_WARPS), (self.q_empty, Q_STAGES, 1), (self.k_full, self.c.stages, key_arrivals),
-                                       (self.k_empty, self.c.stages, 1), (self.acc_full, FULL, 1), (self.acc_empty, ACC_STAGES, 4),
-                                       (self.segment_full, SEGMENTS, 1), (self.segment_empty, SEGMENTS, SEGMENT_READERS)):
+        for first, count, arrivals in (
+            (self.q_full, Q_STAGES, GATHER_WARPS),
+            (self.q_empty, Q_STAGES, 1),
+            (self.k_full, self.c.stages, key_arrivals),
+            (self.k_empty, self.c.stages, 1),
+            (self.acc_full, FULL, 1),
+            (self.acc_empty, ACC_STAGES, 4),
+            (self.segment_full, SEGMENTS, 1),
+            (self.segment_empty, SEGMENTS, SEGMENT_READERS),
+        ):
             for i in range(count):
                 mbarrier_init(first + 8 * i, arrivals)
         fence_mbarrier_init()
@@ -65,6 +73,7 @@ class Segment:
     key       token token + j sees keys up to min(k_len - 1, key + j)
     fill      blocks from here on are -inf for the tile, to be written with this segment
     """
+
     pages: Int32
     plain: Int32
     block: Int32
@@ -111,5 +120,5 @@ def announce(shared, turn: Int32, words, lane: Int32):
     cute.arch.sync_warp()
     if lane == 0:
         for i in cutlass.range_constexpr(WORDS // 4):
-            sts_v4(shared.segments + (slot * SEGMENT_BYTES + 16 * i), words[4 * i:4 * i + 4])
+            sts_v4(shared.segments + (slot * SEGMENT_BYTES + 16 * i), words[4 * i : 4 * i + 4])
         mbarrier_arrive(shared.segment_full + slot * 8)

@@ -14,6 +14,7 @@ blocks. So every slot is written once, whatever the skew.
 The warp that loads pages finds the segments of the CTA and hands them to the other roles through a ring of records;
 it is a ring of pages ahead of them.
 """
+
 import dataclasses
 
 import cutlass
@@ -48,7 +49,7 @@ class Shape(Fixed):
             self.heads = Int32(config.heads)
             self.tokens = Int32(ROWS)
         self.groups = (self.ratio + self.heads - 1) // self.heads
-        self.rows = Int64(args.heads_kv) * Int64(self.groups)       # tiles that share tokens
+        self.rows = Int64(args.heads_kv) * Int64(self.groups)  # tiles that share tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,7 @@ class TileRange:
     """A sequence, or the tokens of no sequence: q_len tokens from `token` on, k_len keys, `blocks` pages from entry
     `first` of the page list on, and `tiles` query tiles, of which tile x sees clamp(x + c, 0, blocks) blocks. offset:
     token i sees the keys up to i + offset."""
+
     token: Int32
     q_len: Int32
     k_len: Int32
@@ -77,6 +79,7 @@ class Cursor:
     each   places of one (KV head, head group) of this lane's sequence
     sums   places up to the end of this lane's sequence, from `done` on
     """
+
     place: Int64
     stop: Int64
     base: Int32
@@ -102,7 +105,7 @@ class Schedule(Fixed):
             first, _, blocks = self.seqs.pages(b)
             k_len = self.seqs.key_count(b)
             offset = self.seqs.offset(b, k_len, q_len)
-        if b > self.seqs.count:         # none where the sums start at 0
+        if b > self.seqs.count:  # none where the sums start at 0
             q0, q_len = Int32(0), Int32(0)
             if self.seqs.count > 0:
                 q_len = clamp(self.seqs.entry(QUERIES, 0), 0, self.seqs.tokens)
@@ -156,7 +159,9 @@ class Schedule(Fixed):
         """The cursor at the beginning of a CTA's share."""
         total = self.total(lane)
         each, sums = self.weights(Int32(0), lane)
-        return Cursor(total * Int64(cta) // Int64(ctas), total * Int64(cta + 1) // Int64(ctas), Int32(0), Int64(0), each, sums)
+        return Cursor(
+            total * Int64(cta) // Int64(ctas), total * Int64(cta + 1) // Int64(ctas), Int32(0), Int64(0), each, sums
+        )
 
     @cute.jit
     def step(self, cursor, lane):
@@ -175,7 +180,7 @@ class Schedule(Fixed):
             over = Int32(0)
             if done + sums <= w:
                 over = Int32(1)
-            leader = lowest_bit(ballot_le(over, zero) | Int32(-2**31))
+            leader = lowest_bit(ballot_le(over, zero) | Int32(-(2**31)))
             own = cutlass.max(shfl64(each, leader), Int64(1))
             before = done + shfl64(sums, leader) - own * self.shape.rows
             taken, words = self.segment(cutlass.min(base + leader, self.last), w - before, own, stop - w)
@@ -187,7 +192,16 @@ class Schedule(Fixed):
         """(places taken, record) of place `at` of sequence b, which has `each` of them a (KV head, head group);
         `left` remain in the share"""
         s = self.sequence(b)
-        q0, q_len, k_len, first, blocks, tiles, c, offset = s.token, s.q_len, s.k_len, s.first, s.blocks, s.tiles, s.c, s.offset
+        q0, q_len, k_len, first, blocks, tiles, c, offset = (
+            s.token,
+            s.q_len,
+            s.k_len,
+            s.first,
+            s.blocks,
+            s.tiles,
+            s.c,
+            s.offset,
+        )
         unit = clamp(at // each, Int64(0), self.shape.rows - 1)
         place = clamp(at - unit * each, Int64(0), each - 1)
         low, high = Int32(0), cutlass.max(tiles - 1, 0)
@@ -213,5 +227,17 @@ class Schedule(Fixed):
         fill = self.k_tiles
         if block + taken >= cutlass.max(seen, 1):
             fill = seen
-        return Int64(taken), [pages, plain, block, first + block, kv, kv * self.shape.ratio + head, heads, q0 + token, tokens,
-                              k_len, saturate(Int64(token) + Int64(offset)), fill]
+        return Int64(taken), [
+            pages,
+            plain,
+            block,
+            first + block,
+            kv,
+            kv * self.shape.ratio + head,
+            heads,
+            q0 + token,
+            tokens,
+            k_len,
+            saturate(Int64(token) + Int64(offset)),
+            fill,
+        ]

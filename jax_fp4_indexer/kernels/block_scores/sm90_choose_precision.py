@@ -17,6 +17,7 @@ pages stand, and numbers the steps, so that each precision is cut evenly over it
 
 Pages in passes of more than 2^24 cannot be told apart by a word: no scratch is that large.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -31,9 +32,9 @@ from .kernel import BlockScoresKernel
 THREADS = 256
 WARPS = THREADS // 32
 RECORD_BYTES = 64
-INT8, BF16 = 0, 1               # the order of their halves of a record, and of the lists
+INT8, BF16 = 0, 1  # the order of their halves of a record, and of the lists
 ALL = 2
-TILE_CHUNKS = 256 // QUERY_CHUNK + 1    # words of query_flags that the tokens of a tile can touch
+TILE_CHUNKS = 256 // QUERY_CHUNK + 1  # words of query_flags that the tokens of a tile can touch
 
 
 class ChoosePrecision(BlockScoresKernel):
@@ -72,11 +73,21 @@ class ChoosePrecision(BlockScoresKernel):
         kv = warp
         while kv < args.heads_kv:
             ranks = scratch + layout.ranks + Int64(kv) * (Int64(room) + 1) * 4
-            lists = [scratch + layout.lists + (Int64(x) * Int64(args.heads_kv) + Int64(kv)) * Int64(room) * 4 for x in range(3)]
+            lists = [
+                scratch + layout.lists + (Int64(x) * Int64(args.heads_kv) + Int64(kv)) * Int64(room) * 4
+                for x in range(3)
+            ]
             done = Int32(0)
             for first in cutlass.range((count + 255) // 256, unroll=1):
                 pages = [first * 256 + i * 32 + lane for i in range(8)]
-                exponents = [ldg32(scratch + layout.exponents + (Int64(cutlass.min(p, count - 1)) * Int64(args.heads_kv) + Int64(kv)) * 4) for p in pages]
+                exponents = [
+                    ldg32(
+                        scratch
+                        + layout.exponents
+                        + (Int64(cutlass.min(p, count - 1)) * Int64(args.heads_kv) + Int64(kv)) * 4
+                    )
+                    for p in pages
+                ]
                 for i in cutlass.range_constexpr(8):
                     p, e = pages[i], exponents[i]
                     if p >= count:
@@ -166,8 +177,11 @@ class ChoosePrecision(BlockScoresKernel):
         token_end, page, pages_a, pages_b = ldg_v4(entry, 16)
         flat, _, _, _ = ldg_v4(entry, 32)
         log2, groups, _, _ = ldg_v4(entry, 48)
-        page = flat + page - args.first_page            # of the pass
-        odd = [self.tile_flags(args, layout, token, log2, token_end) >> (1 + kv % QUERY_FLAG_HEADS) & 1 for token in (token_a, token_b)]
+        page = flat + page - args.first_page  # of the pass
+        odd = [
+            self.tile_flags(args, layout, token, log2, token_end) >> (1 + kv % QUERY_FLAG_HEADS) & 1
+            for token in (token_a, token_b)
+        ]
         return kv, groups, page, [pages_a, pages_b], odd
 
     @cute.jit

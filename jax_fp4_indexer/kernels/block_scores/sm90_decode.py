@@ -36,6 +36,7 @@ about a page's time, and so no SM has many more of them than another. A small fi
 are on their way; a large one only after the last page, because it makes memory turn from reads to writes and back.
 docs/notebook/sm90_decode.md has what was tried.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
@@ -133,7 +134,7 @@ class DecodeKernel(BlockScoresKernel):
         if (total != seqs.indices) | (args.heads_kv > 1):
             first, stop = cut(total, shares, share)
         state = seqs.state(w.lane)
-        if state > 1:                                   # a sum decreases: nothing but NaN
+        if state > 1:  # a sum decreases: nothing but NaN
             stop = first
         run = seqs.run(first, stop, w.lane)
         # The first pages first, alone: the others would delay them by microseconds, and the queries too, which are
@@ -160,10 +161,10 @@ class DecodeKernel(BlockScoresKernel):
         tile, phase, place = Int32(0), Int32(0), Int32(0)
         while u < stop:
             a, own, full, fits = queries.prepare(w, loaded)
-            zero, run_end = run.unit - run.block, run.end     # the unit of block 0
+            zero, run_end = run.unit - run.block, run.end  # the unit of block 0
             end, full = run_end, full + zero
-            kept = Int32(0)                             # -1: the page is needed again
-            if loaded.tiles > 1:                        # page by page, against every tile of the queries
+            kept = Int32(0)  # -1: the page is needed again
+            if loaded.tiles > 1:  # page by page, against every tile of the queries
                 end = u + 1
                 if tile + 1 < loaded.tiles:
                     kept = Int32(-1)
@@ -173,23 +174,27 @@ class DecodeKernel(BlockScoresKernel):
                 if cursor.unit >= cursor.end:
                     cursor = feed.settle(w, cursor, opaque(stop))
                 coming, cursor = feed.next(w, cursor, kept)
-                value, scale, regular = self.page(w, feed, page, a, own, fits, Int32(u <= full), u - zero, phase, place, coming)
+                value, scale, regular = self.page(
+                    w, feed, page, a, own, fits, Int32(u <= full), u - zero, phase, place, coming
+                )
                 if const_expr(c.format == "mxfp4"):
                     value = fmul(value, bits_f32(own.factor))
                     if redux("or", Int32((regular == 0) | (own.factor == 0))) != 0:
-                        value = self.exact(w, feed, seqs, queries, page, own, value, regular, u, opaque(stop), tile, u - zero)
+                        value = self.exact(
+                            w, feed, seqs, queries, page, own, value, regular, u, opaque(stop), tile, u - zero
+                        )
                 else:
-                    value = fmul(value, Float32(16384.0))       # exact, so once a page will do
+                    value = fmul(value, Float32(16384.0))  # exact, so once a page will do
                 stg_f32_if(holds, at, fmul(value, bits_f32(scale)))
                 phase, place = phase ^ (kept + 1), place ^ ((kept + 1) * c.scale_bytes)
                 at, u = at + step, u + 4
             tile = tile + 1
             if kept == 0:
                 tile = Int32(0)
-            else:                                       # the same page again
+            else:  # the same page again
                 u = u - 4
             u, run = self.advance(seqs, u, run_end, stop, opaque(w.lane))
-            loaded = QueryTile.none()                  # the old ones need no registers any more
+            loaded = QueryTile.none()  # the old ones need no registers any more
             if u < stop:
                 loaded = queries.load(w, seqs, run, tile)
         self.fill_behind(args, seqs, opaque(w.lane))
@@ -243,7 +248,7 @@ class DecodeKernel(BlockScoresKernel):
                     feed.copy(w, coming, piece, other)
             else:
                 feed.no_copy(w, coming, other)
-            if own.visible <= kb * 128:              # -inf, whatever the factor
+            if own.visible <= kb * 128:  # -inf, whatever the factor
                 scale = Int32(0x3F800000)
         return self.own_row(w, best[0], best[1]), scale, regular
 
@@ -274,7 +279,10 @@ class DecodeKernel(BlockScoresKernel):
     def much(self, args, ctas):
         """Whether the result is large for its grid: what of it is -inf is then written after the pages, not before
         them."""
-        return Int32(Int64(args.heads_q) * Int64(args.k_tiles) * Int64(args.tokens) > Int64(ctas) * (self.c.threads * STORES_BEFORE))
+        return Int32(
+            Int64(args.heads_q) * Int64(args.k_tiles) * Int64(args.tokens)
+            > Int64(ctas) * (self.c.threads * STORES_BEFORE)
+        )
 
     def fill(self, args, seqs, state, thread, threads):
         """This thread's part of the -inf (or NaN) of what no page reaches."""
@@ -288,8 +296,13 @@ class DecodeKernel(BlockScoresKernel):
         run = seqs.run(opaque(u), stop, aside.lane)
         general, index = Float32(float("nan")), feed.index(run.index, run.kv_head)
         if index >= 0:
-            codes, scales = mad_wide(index, Int32(8192), feed.k), mad_wide(index, Int32(self.c.scale_bytes), feed.k_scale)
-            lo, hi = page.general(aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own.visible)
+            codes, scales = (
+                mad_wide(index, Int32(8192), feed.k),
+                mad_wide(index, Int32(self.c.scale_bytes), feed.k_scale),
+            )
+            lo, hi = page.general(
+                aside, queries.load(aside, seqs, run, opaque(tile)), codes, scales, kb * 128, own.visible
+            )
             general = self.own_row(aside, lo, hi)
         elif own.visible <= kb * 128:
             general = Float32(float("-inf"))

@@ -1,5 +1,6 @@
 """What a variant of the sm_90a decode kernel for up to 16 packed rows is made of, and where everything lies in shared
 memory."""
+
 import dataclasses
 
 from ...configs.block_scores import CODE_BYTES, PAGE
@@ -7,8 +8,8 @@ from ..operands import s8_tables
 from .sm90_decode_runs import MOST_WARPS, TABLE_BYTES
 from .sm90_decode_start import WARPS, RingConfig
 
-ROWS = 16                       # packed (query head, query) rows of one sequence and KV head that are worked at a time
-WIDE_BYTES = 8 * 512            # a tile of queries in f16
+ROWS = 16  # packed (query head, query) rows of one sequence and KV head that are worked at a time
+WIDE_BYTES = 8 * 512  # a tile of queries in f16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,7 @@ class DecodeConfig(RingConfig):
 
     pieces: a page's codes come in so many copies, 1, 2 or 4; a piece's place is refilled as soon as its keys are
     done. Scales come with the first and have two places."""
+
     warpgroups: int = 4
     pieces: int = 2
 
@@ -60,11 +62,11 @@ class DecodeConfig(RingConfig):
         return self.sequences + TABLE_BYTES
 
     @property
-    def wide(self):             # [warps][8 steps][32 lanes][4 registers]
+    def wide(self):  # [warps][8 steps][32 lanes][4 registers]
         return self.tables + s8_tables.TABLE_BYTES
 
     @property
-    def barriers(self):         # [warps][pieces] of 8 bytes
+    def barriers(self):  # [warps][pieces] of 8 bytes
         return self.wide + (self.warps * WIDE_BYTES if self.format == "mxfp4" else 0)
 
     @property

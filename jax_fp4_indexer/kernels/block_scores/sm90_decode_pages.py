@@ -11,6 +11,7 @@ Both operands of mxfp4 give the same bits where both are exact. One f32 factor c
 all that is not regular: the any-scale path. Keys that a row does not see are left out of the maxima, not of the sums,
 so a row has the same bits whatever the others see.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
@@ -39,8 +40,8 @@ from ..operands.scale_addresses import SCALE_ROW, SCALE_TILE
 from .sm90_decode_queries import WINDOW, power_scale
 from .sm90_decode_start import KEY_BASES
 
-NOTHING = -2**31                # no sum of bytes
-TILES = 4                       # of 8 keys, a slice of 32: mxfp4 chooses its operands a slice at a time
+NOTHING = -(2**31)  # no sum of bytes
+TILES = 4  # of 8 keys, a slice of 32: mxfp4 chooses its operands a slice at a time
 
 
 class Page(Fixed):
@@ -54,7 +55,11 @@ class Page(Fixed):
             # Bytes from a tile's to the next one's, from a slice's
             self.scales, self.step, self.slice = w.own + 8192 + w.g * c.groups + first, 8 * c.groups, 32 * c.groups
         else:
-            self.scales, self.step, self.slice = w.own + 8192 + (first // 4) * SCALE_TILE + w.g * SCALE_ROW + first % 4, 8 * SCALE_ROW, 4
+            self.scales, self.step, self.slice = (
+                w.own + 8192 + (first // 4) * SCALE_TILE + w.g * SCALE_ROW + first % 4,
+                8 * SCALE_ROW,
+                4,
+            )
         self.two = unseen(2, w.tokens)
 
     @cute.jit
@@ -65,7 +70,11 @@ class Page(Fixed):
         c = self.c
         regular = Int32(1)
         if const_expr(c.format == "nvfp4"):
-            tiles = self.f16_tiles([lds128(codes, i * 512) for i in range(TILES)], [nvfp4_scales(lds_u16(scales, i * self.step)) for i in range(TILES)], a)
+            tiles = self.f16_tiles(
+                [lds128(codes, i * 512) for i in range(TILES)],
+                [nvfp4_scales(lds_u16(scales, i * self.step)) for i in range(TILES)],
+                a,
+            )
             best = maximum(tiles, limits)
         else:
             best, factor = self.mxfp4(w, codes, scales, a, fits, limits)
@@ -88,7 +97,10 @@ class Page(Fixed):
                 words, t = lds128(codes, i * 512), lds128(tables + bytes_[i] * 16)
                 acc = self.int8_tile(words, t, a)
                 if const_expr(limits is not None):
-                    acc = [select(Int32(8 * i + y % 2 < limits[y // 2]), Int32(0), Int32(NOTHING), acc[y]) for y in range(4)]
+                    acc = [
+                        select(Int32(8 * i + y % 2 < limits[y // 2]), Int32(0), Int32(NOTHING), acc[y])
+                        for y in range(4)
+                    ]
                 most = [max_s32(max_s32(most[r], acc[2 * r]), acc[2 * r + 1]) for r in range(2)]
             best, factor = [s32_to_f32(x) for x in most], (base - 1) << 23
             if const_expr(limits is not None):
@@ -106,7 +118,7 @@ class Page(Fixed):
         """mxfp4 in f16: maxima over a slice, rows g and g + 8."""
         q = w.wide()
         best = [Float32(float("-inf"))] * 2
-        for half in cutlass.range(2, unroll=1):         # rolled: registers
+        for half in cutlass.range(2, unroll=1):  # rolled: registers
             words = [lds128(codes + half * 1024, i * 512) for i in range(2)]
             scales = [power_scale(lds_u8(at + half * 2 * self.step, i * self.step), base) for i in range(2)]
             acc = [[Float32(0.0)] * 4 for _ in range(2)]
@@ -127,14 +139,17 @@ class Page(Fixed):
         for j in range(4):
             b = [[hmul2(v, s[j // 2]) for v in codes_to_f16(x[j], self.two)] for x, s in zip(words, scales)]
             for h in range(2):
-                accs = [mma_m16n8k16(a[8 * j + 4 * h:8 * j + 4 * h + 4], *b[i][2 * h:2 * h + 2], acc) for i, acc in enumerate(accs)]
+                accs = [
+                    mma_m16n8k16(a[8 * j + 4 * h : 8 * j + 4 * h + 4], *b[i][2 * h : 2 * h + 2], acc)
+                    for i, acc in enumerate(accs)
+                ]
         return accs
 
     def int8_tile(self, words, t, a):
         """Products of 16 rows and 8 keys in int8: four int32 sums. t: a table of s8_tables.py for the keys."""
         acc = [Int32(0)] * 4
         for j in range(4):
-            acc = mma_m16n8k32_s8(a[4 * j:4 * j + 4], *s8_tables.codes_to_s8(words[j], t), acc)
+            acc = mma_m16n8k32_s8(a[4 * j : 4 * j + 4], *s8_tables.codes_to_s8(words[j], t), acc)
         return acc
 
     @cute.jit
@@ -163,12 +178,14 @@ class Page(Fixed):
         k byte - 254), groups added in order."""
         total = [Float32(0.0)] * 4
         for x in cutlass.range(4, unroll=1):
-            mine = Int32(0) - Int32(w.t == x)       # only the lanes that hold group x feed the product
+            mine = Int32(0) - Int32(w.t == x)  # only the lanes that hold group x feed the product
             unit = lds128(w.tables)
             acc = self.int8_tile([word & mine for word in words], unit, a)
             k = [shfl_idx(k_byte, 8 * w.t + 4 * y + x) for y in range(2)]
             q = [shfl_idx(q_byte, w.lane - w.t + x) for q_byte in (q_lo, q_hi)]
-            total = [total[i] + times_pow2(fmul(s32_to_f32(acc[i]), Float32(0.0625)), k[i % 2], q[i // 2]) for i in range(4)]
+            total = [
+                total[i] + times_pow2(fmul(s32_to_f32(acc[i]), Float32(0.0625)), k[i % 2], q[i // 2]) for i in range(4)
+            ]
         return total
 
 
@@ -180,7 +197,10 @@ def join(x, y):
 def maximum(tiles, limits=None):
     """Of rows g and g + 8 over accumulators of n8 tiles. limits: see Page.slice_maxima."""
     if limits is not None:
-        tiles = [[select_f32(acc[y], Float32(float("-inf")), Int32(8 * i + y % 2 < limits[y // 2])) for y in range(4)] for i, acc in enumerate(tiles)]
+        tiles = [
+            [select_f32(acc[y], Float32(float("-inf")), Int32(8 * i + y % 2 < limits[y // 2])) for y in range(4)]
+            for i, acc in enumerate(tiles)
+        ]
     rows = [[fmax_nan(acc[2 * r], acc[2 * r + 1]) for r in range(2)] for acc in tiles]
     while len(rows) > 1:
         rows = [join(*pair) for pair in zip(rows[::2], rows[1::2])]

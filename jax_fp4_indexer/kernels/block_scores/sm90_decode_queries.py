@@ -9,6 +9,7 @@ four bytes; exact where the smallest is at most 2 below it. For wider rows or ke
 value * 2^(byte - base + 1), exact to a spread of 24. A row outside that (or with byte 255, or a base outside 8 ..
 180) is not regular: all of its scores come from the any-scale path.
 """
+
 import dataclasses
 
 import cutlass
@@ -27,7 +28,7 @@ from ..operands.scale_addresses import SCALE_TILE, Shifts, token_offset
 from .sm90_decode_config import ROWS
 from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
-WINDOW = 24                     # binades below the base that an f16 operand holds exactly, keys and queries alike
+WINDOW = 24  # binades below the base that an f16 operand holds exactly, keys and queries alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,7 @@ class QueryTile:
     given    the sequence's offset where that is an operand, else 0
     k_len    keys of the sequence
     """
+
     codes: tuple
     scales: tuple
     address: Int64
@@ -64,6 +66,7 @@ class QueryTile:
 class OwnRow:
     """The row whose score a lane stores: address of its score of block 0 (0: none), keys that it sees, bits of the
     head scale, and mxfp4's factor as bits (0: not regular)."""
+
     address: Int64
     visible: Int32
     scale: Int32
@@ -93,7 +96,11 @@ class Queries(Fixed):
         if c.scale_layout == "public":
             return mad_wide(row, Int32(c.groups), self.q_scale + Int64(first))
         tile = head * shr(self.tokens + 127, 7) + shr(token, 7)
-        return mad_wide(tile, Int32(128 * c.groups), self.q_scale + Int64(token_offset(token, Shifts) + shr(first, 2) * SCALE_TILE + (first & 3)))
+        return mad_wide(
+            tile,
+            Int32(128 * c.groups),
+            self.q_scale + Int64(token_offset(token, Shifts) + shr(first, 2) * SCALE_TILE + (first & 3)),
+        )
 
     @cute.jit
     def load(self, w, seqs, run, tile):
@@ -120,14 +127,25 @@ class Queries(Fixed):
             head, token, exists = kv_head * ratio + in_group, q0 + i, Int32(row < rows)
             line = token * self.heads_q + head
             codes += ld_v4_if(exists, mad_wide(line, Int32(64), self.q + Int64(t * 16)))
-            raws.append((ld_u16_if if c.format == "nvfp4" else ld_u8_if)(exists, self.scale_address(line, head, token, t)))
+            raws.append(
+                (ld_u16_if if c.format == "nvfp4" else ld_u8_if)(exists, self.scale_address(line, head, token, t))
+            )
             places.append([head, token, i, exists])
         head, token, i, exists = [select(own, Int32(0), x, y) for x, y in zip(*places)]
         scale = ldg32_if(exists, self.head_scale + Int64(head) * 4)
         address = self.scores + mad_wide(head * self.k_tiles, self.tokens, Int64(token)) * 4
         if exists == 0:
             address = Int64(0)
-        return QueryTile(tuple(codes), tuple(raws), address, add_sat(i, offset), scale, shr(rows + ROWS - 1, ROWS.bit_length() - 1), given, k_len)
+        return QueryTile(
+            tuple(codes),
+            tuple(raws),
+            address,
+            add_sat(i, offset),
+            scale,
+            shr(rows + ROWS - 1, ROWS.bit_length() - 1),
+            given,
+            k_len,
+        )
 
     @cute.jit
     def prepare(self, w, loaded):
@@ -141,7 +159,16 @@ class Queries(Fixed):
         sees_all, fits, factor = visible, Int32(1), Int32(1)
         if const_expr(c.format == "nvfp4"):
             scales = [nvfp4_scales(raw) for raw in raws]
-            a = [x for j in range(4) for x in interleave(*[[_exact(hmul2(x, s[j // 2])) for x in codes_to_f16(words[j])] for words, s in zip((lo, hi), scales)])]
+            a = [
+                x
+                for j in range(4)
+                for x in interleave(
+                    *[
+                        [_exact(hmul2(x, s[j // 2])) for x in codes_to_f16(words[j])]
+                        for words, s in zip((lo, hi), scales)
+                    ]
+                )
+            ]
         else:
             quads = [window(w, raw) for raw in raws]
             tables = [lds128(w.tables + cutlass.max(raws[r] - quads[r][0] + 2, 0) * 16) for r in range(2)]
@@ -156,10 +183,12 @@ class Queries(Fixed):
                 fits = Int32(0)
             scales = [power_scale(raws[r], quads[r][0]) for r in range(2)]
             for j in cutlass.range_constexpr(4):
-                q = interleave(*[[hmul2(x, scales[r]) for x in codes_to_f16(words[j])] for r, words in enumerate((lo, hi))])
+                q = interleave(
+                    *[[hmul2(x, scales[r]) for x in codes_to_f16(words[j])] for r, words in enumerate((lo, hi))]
+                )
                 for x in cutlass.range_constexpr(2):
-                    sts_v4(w.wide(), q[4 * x:4 * x + 4], j * 1024 + x * 512)
-        if address == 0:                            # a row that does not exist requires nothing
+                    sts_v4(w.wide(), q[4 * x : 4 * x + 4], j * 1024 + x * 512)
+        if address == 0:  # a row that does not exist requires nothing
             sees_all, factor = Int32(LARGEST), Int32(1)
         full = (redux("min", sees_all) >> 7) - 1
         if const_expr(c.format == "mxfp4"):
@@ -176,8 +205,10 @@ def window(w, raw):
     """[largest, smallest] of a row's four bytes, of which each lane of a quad holds one."""
     quad = w.lane - w.t
     others = [shfl_idx(raw, quad + x) for x in range(4)]
-    return [cutlass.max(cutlass.max(others[0], others[1]), cutlass.max(others[2], others[3])),
-            cutlass.min(cutlass.min(others[0], others[1]), cutlass.min(others[2], others[3]))]
+    return [
+        cutlass.max(cutlass.max(others[0], others[1]), cutlass.max(others[2], others[3])),
+        cutlass.min(cutlass.min(others[0], others[1]), cutlass.min(others[2], others[3])),
+    ]
 
 
 def power_scale(byte, base):

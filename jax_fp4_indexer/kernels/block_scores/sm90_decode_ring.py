@@ -3,6 +3,7 @@
 `Ring` serves a warpgroup whose warps work each page together (sm90_decode_wide.py), `Feed` a warp that has a page of
 its own (sm90_decode.py). Copies are cp.async.bulk, codes, then scales.
 """
+
 import dataclasses
 
 import cutlass
@@ -18,13 +19,14 @@ from ..device.ptx_warp import ballot_le, redux, shfl_idx
 
 # The value that createpolicy.fractional.L2::evict_first 1.0 makes: an immediate costs less in the main loop
 EVICT_FIRST = 0x12F0000000000000
-NO_PAGE, BAD_PAGE = -1, -2      # of a lane of a Feed's cursor
+NO_PAGE, BAD_PAGE = -1, -2  # of a lane of a Feed's cursor
 NAN_SCALES = {"nvfp4": 0x7F7F7F7F, "mxfp4": -1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
     """Page ids of a batch of units, on their way: the end of the batch, this lane's unit and its page id."""
+
     end: Int32
     unit: Int32
     page_id: Int32
@@ -42,6 +44,7 @@ class BatchCursor:
     unknown  lanes whose page id is out of range, a bit each
     bad      1 where the page that it brought last, which is the one that it reduces next, has such an id
     """
+
     unit: Int32
     end: Int32
     mine: Int32
@@ -59,6 +62,7 @@ class PageCursor:
     mine  this lane's unit, -1 for none
     page  index of this lane's page in the pool, NO_PAGE, or BAD_PAGE where the page id is out of range
     """
+
     unit: Int32
     end: Int32
     mine: Int32
@@ -67,6 +71,7 @@ class PageCursor:
 
 class PageIds(Fixed):
     """Looks up page ids of a warp's units, a batch at a time: `batch` units at most, a lane each."""
+
     batch = 32
 
     def __init__(self, config, args, seqs):
@@ -90,13 +95,14 @@ class PageIds(Fixed):
         """The page ids of a batch from unit u of a run on, on their way (Asked)."""
         lane = opaque(w.lane)
         end = cutlass.min(end, u + 4 * self.batch)
-        turn = u + ((lane - shr(u, 2)) & 31) * 4            # lane (unit / 4) % 32 has a unit
+        turn = u + ((lane - shr(u, 2)) & 31) * 4  # lane (unit / 4) % 32 has a unit
         return Asked(end, turn, ldg32_if(Int32(turn < end), self.ids + Int64(turn + delta) * 4))
 
 
 class Ring(PageIds):
     """Copies of a warpgroup's pages. Warp w issues those of page ordinals o with o % 4 == w: each lane looks up one
     page of the warp's batch, long before the page's turn, and issues that page's copies."""
+
     @cute.jit
     def start(self, w, u, end, head, delta, stop):
         """The cursor on the warp's first unit (that of page ordinal w), u being the warpgroup's first, in a run of
@@ -135,7 +141,9 @@ class Ring(PageIds):
             policy = Int64(EVICT_FIRST)
             mbarrier_expect_tx(bar, c.page_bytes)
             bulk_load(buffer, mad_wide(cursor.page, Int32(8192), self.k), 8192, bar, policy)
-            bulk_load(buffer + 8192, mad_wide(cursor.page, Int32(128 * c.groups), self.k_scale), 128 * c.groups, bar, policy)
+            bulk_load(
+                buffer + 8192, mad_wide(cursor.page, Int32(128 * c.groups), self.k_scale), 128 * c.groups, bar, policy
+            )
         if cursor.unknown != 0:
             bad = (cursor.unknown >> ((u >> 2) & 31)) & 1
             # Nothing to read: the block is NaN where it is visible. Plain scales keep it off the any-scale path
@@ -154,13 +162,18 @@ class Feed(PageIds):
     """A warp's copies into its own page, which come in pieces: codes in equal ones, scales with the first. Scales
     have two places, for a piece is requested while others of the page before are still worked. All lanes of a warp
     call everything here together."""
-    batch = 31                  # so that the unit after the last belongs to a lane that has none
+
+    batch = 31  # so that the unit after the last belongs to a lane that has none
 
     def __init__(self, config, args, seqs):
         super().__init__(config, args, seqs)
         self.code_bytes, self.scale_bytes, nothing = Int32(8192), Int32(config.scale_bytes), Int64(0)
-        if config.format == "nvfp4":            # registers for instructions: mxfp4 has none left
-            self.code_bytes, self.scale_bytes, nothing = unseen(8192, self.num_pages), unseen(config.scale_bytes, self.num_pages), Int64(shr(self.num_pages, 31))
+        if config.format == "nvfp4":  # registers for instructions: mxfp4 has none left
+            self.code_bytes, self.scale_bytes, nothing = (
+                unseen(8192, self.num_pages),
+                unseen(config.scale_bytes, self.num_pages),
+                Int64(shr(self.num_pages, 31)),
+            )
         self.pieces = [self.k + nothing + i * (8192 // config.pieces) for i in range(config.pieces)]
         self.scales = self.k_scale + nothing
 
@@ -221,7 +234,9 @@ class Feed(PageIds):
         nbytes = 8192 // c.pieces
         bar, policy = w.bar + piece * 8, Int64(EVICT_FIRST)
         expect_elected(bar, nbytes + (0 if piece else c.scale_bytes))
-        bulk_load_elected(w.own + piece * nbytes, mad_wide(page, self.code_bytes, self.pieces[piece]), nbytes, bar, policy)
+        bulk_load_elected(
+            w.own + piece * nbytes, mad_wide(page, self.code_bytes, self.pieces[piece]), nbytes, bar, policy
+        )
         if piece == 0:
             bulk_load_elected(scales, mad_wide(page, self.scale_bytes, self.scales), c.scale_bytes, bar, policy)
 

@@ -4,6 +4,7 @@ steps.
 The prefix sums lie in shared memory twice: as quads (pages, queries, keys) one after the other, so that two reads
 give all of a sequence, and the ends of the page ranges alone, 128 of which a warp compares at once.
 """
+
 import dataclasses
 
 import cutlass
@@ -25,18 +26,18 @@ from ..device.ptx_math import bits_f32, opaque, select, shr, udiv
 from ..device.ptx_memory import ldg32, ldg32_if, lds32, lds128, sts32, sts_f32_if, sts_v4
 from ..device.ptx_warp import redux
 
-MOST = 511                      # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
-ENDS_BYTES = (MOST + 1) * 4     # ends[i] of sequence i; LARGEST where there is none
+MOST = 511  # sequences whose prefix sums are held, 2^n - 1; more are read from global memory
+ENDS_BYTES = (MOST + 1) * 4  # ends[i] of sequence i; LARGEST where there is none
 # A word a warp: bit 0 if there is something for `fill_invisible` to write, bit 1 if a sum of queries or pages decreases
 SHORT = ENDS_BYTES + (MOST + 1) * 16
-MOST_WARPS = 16                 # of a CTA, a power of two
+MOST_WARPS = 16  # of a CTA, a power of two
 TABLE_BYTES = SHORT + MOST_WARPS * 4
 
 
 @cute.jit
 def runs_from(args, table):
     """`Runs` over a kernel's arguments; `table` is the shared address of TABLE_BYTES bytes (filled by `load`)."""
-    indices = cutlass.min(args.num_indices, 2**30)      # units in 32 bits: see table_from
+    indices = cutlass.min(args.num_indices, 2**30)  # units in 32 bits: see table_from
     if args.heads_kv > 1:
         indices = cutlass.min(indices, udiv(Int32(2**30), args.heads_kv))
     return Runs(args, table, indices)
@@ -47,6 +48,7 @@ class Run:
     """Consecutive units of one sequence and KV head: units unit .. end - 1, of which the first is block `block` of
     the sequence and entry `index` of the page list. The sequence has q_len queries from token `token` on, and k_len
     keys. unit = end where there is none."""
+
     unit: Int32
     end: Int32
     sequence: Int32
@@ -66,6 +68,7 @@ class Run:
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """The entries of the prefix sums at the beginning of a sequence, and of the next one."""
+
     sequence: Int32
     page: Int32
     query: Int32
@@ -83,7 +86,13 @@ class Runs(Sequences):
         asked = []
         for i in [thread + step * threads for step in range((MOST + threads) // threads)]:
             at, here, next_too = Int64(i) * 4, Int32(i <= self.count), Int32(i < self.count)
-            asked.append(Entry(i, *[ldg32_if(here, x + at) for x in self.prefix], *[ldg32_if(next_too, x + at + 4) for x in self.prefix]))
+            asked.append(
+                Entry(
+                    i,
+                    *[ldg32_if(here, x + at) for x in self.prefix],
+                    *[ldg32_if(next_too, x + at + 4) for x in self.prefix],
+                )
+            )
         return asked
 
     @cute.jit
@@ -101,13 +110,18 @@ class Runs(Sequences):
                     sts_v4(self.table + ENDS_BYTES + i * 16, [e.page, e.query, e.key, Int32(0)])
                     if i > 0:
                         end = e.page
-                    if i == 0:                          # tokens of no sequence: before the first, after the last
+                    if i == 0:  # tokens of no sequence: before the first, after the last
                         short = Int32((e.query > 0) | (self.count == 0))
                     if i == self.count:
                         short = short | Int32(e.query < self.tokens)
                     else:
-                        if ((e.next_page - e.page < self.k_tiles) | (e.next_key < e.key) | (shr(e.next_key - e.key + 127, 7) < self.k_tiles)
-                                | (e.page < 0) | (e.next_page > self.indices)):
+                        if (
+                            (e.next_page - e.page < self.k_tiles)
+                            | (e.next_key < e.key)
+                            | (shr(e.next_key - e.key + 127, 7) < self.k_tiles)
+                            | (e.page < 0)
+                            | (e.next_page > self.indices)
+                        ):
                             short = short | 1
                         if (e.next_page < e.page) | (e.next_query < e.query):
                             short = Int32(3)
@@ -121,9 +135,18 @@ class Runs(Sequences):
 
     def entry(self, which, i):
         """As Sequences.entry, from the quads."""
-        return asm("{ .reg .pred p; mov.b32 $0, 0; setp.le.s32 p, $3, " + str(MOST) + "; @p ld.shared.b32 $0, [$1+" + str(ENDS_BYTES + which * 4) + "]; "
-                   "@!p ld.global.nc.b32 $0, [$2]; }", [Int32], [self.table + i * 16, self.prefix[which] + Int64(i) * 4, self.count],
-                   "=&r,r,l,r", pure=False)
+        return asm(
+            "{ .reg .pred p; mov.b32 $0, 0; setp.le.s32 p, $3, "
+            + str(MOST)
+            + "; @p ld.shared.b32 $0, [$1+"
+            + str(ENDS_BYTES + which * 4)
+            + "]; "
+            "@!p ld.global.nc.b32 $0, [$2]; }",
+            [Int32],
+            [self.table + i * 16, self.prefix[which] + Int64(i) * 4, self.count],
+            "=&r,r,l,r",
+            pure=False,
+        )
 
     @cute.jit
     def search(self, x, lane):
@@ -185,7 +208,12 @@ class Runs(Sequences):
             found, index = Int32((block >= 0) & (block < blocks)), first + block
             end = select(found, Int32(0), stop, cutlass.min(u + (blocks - block), stop))
             # past what does not exist: before the first sequence, after the blocks of a list, after the last sequence
-            skip = select(Int32(b < self.count), Int32(0), stop, select(Int32(block < 0), Int32(0), u + cutlass.max(listed - block, 1), begin))
+            skip = select(
+                Int32(b < self.count),
+                Int32(0),
+                stop,
+                select(Int32(block < 0), Int32(0), u + cutlass.max(listed - block, 1), begin),
+            )
             u = select(found, Int32(0), skip, u)
         return Run(cutlass.min(u, stop), end, b, head, block, index, token, q_len, k_len)
 

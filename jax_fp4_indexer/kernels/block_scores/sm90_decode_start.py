@@ -1,5 +1,6 @@
 """What the sm_90a decode kernels have in common: the shape of a CTA (warpgroups, each with a ring of pages), and how
 it begins."""
+
 import dataclasses
 
 import cutlass
@@ -13,19 +14,20 @@ from ..device.ptx_barriers import fence_async_shared, fence_mbarrier_init, mbarr
 from ..device.ptx_math import opaque, shr
 from ..device.ptx_warp import shfl_idx
 
-STAGES = 4                      # pages in a warpgroup's ring, one refilled by each of its warps (of wide kernels)
-WARPS = 4                       # of a group
+STAGES = 4  # pages in a warpgroup's ring, one refilled by each of its warps (of wide kernels)
+WARPS = 4  # of a group
 
 # mxfp4: with these bases one factor serves a page or a row, and no group's term leaves the range of f32
-KEY_BASES = (47, 180)           # of a slice of keys
-QUERY_BASES = (8, 180)          # of a query row
-FACTOR_BIAS = 134               # a row's factor is 2^(base - 134)
+KEY_BASES = (47, 180)  # of a slice of keys
+QUERY_BASES = (8, 180)  # of a query row
+FACTOR_BIAS = 134  # a row's factor is 2^(base - 134)
 
 
 @dataclasses.dataclass(frozen=True)
 class RingConfig:
     """A variant. Subclasses have `warpgroups`, and say where everything lies: `barriers` (in a warpgroup's part),
     `warpgroup_bytes`, `shared_bytes`."""
+
     format: str = "nvfp4"
     scale_layout: str = "public"
 
@@ -47,7 +49,7 @@ class RingConfig:
         return self.warpgroups * WARPS * 32
 
     @property
-    def page_bytes(self):       # codes, then scales
+    def page_bytes(self):  # codes, then scales
         return PAGE * (CODE_BYTES + self.groups)
 
 
@@ -68,7 +70,13 @@ class Warp(Fixed):
         Through shuffles: ptxas would rather read special registers again than keep the values, 20 clocks each time."""
         thread, _, _ = cute.arch.thread_idx()
         shared = cute.arch.get_dyn_smem(cutlass.Uint8, 128).toint()
-        return cls(config, shfl_idx(shared, Int32(0)), shfl_idx(thread & 31, thread & 31), shfl_idx(shr(thread, 5), Int32(0)), args.tokens)
+        return cls(
+            config,
+            shfl_idx(shared, Int32(0)),
+            shfl_idx(thread & 31, thread & 31),
+            shfl_idx(shr(thread, 5), Int32(0)),
+            args.tokens,
+        )
 
     def aside(self):
         """The same place, for code off the main loop: its addresses are computed there, so that the main loop has the

@@ -33,6 +33,7 @@ a scale on its way nor a descriptor to compute. docs/notebook/sm90_decode_wgmma.
 | 32 | 3 | 144, 151 | 194 KB | for R * q_len above 16: 123 us with 16 rows (an earlier build) |
 | 64 | 2 | 172, 180 | 183 KB, 187 KB | above 32: 187 us with 16 rows (an earlier build) |
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
@@ -86,7 +87,9 @@ class WideDecodeKernel(BlockScoresKernel):
         u, stop = cut(seqs.total_units() * (1 - falls), ctas * c.warpgroups, cta * c.warpgroups + w.group)
         u, end, _, head, _, index = seqs.find_run(u, stop, w.lane)
         cursor = ring.refill(w, ring.start(w, u, end, head, index - u, stop), w.warp)
-        fill_invisible(seqs, falls, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads)
+        fill_invisible(
+            seqs, falls, args.scores.toint(), args.heads_q, cta * c.threads + w.index * 32 + w.lane, ctas * c.threads
+        )
 
         descriptors = part.descriptors(w)
         output = w.base + c.outputs + self.output_column(w) * 16
@@ -96,8 +99,10 @@ class WideDecodeKernel(BlockScoresKernel):
             if u < stop:
                 # Of the page's own barrier if it is new, else of any other: the page's maxima come next to its own,
                 # before all warps have left it
-                fast, tiles = columns.stage(w, seqs, sequence, kv_head, tile, w.barrier + ((ordinal + Int32(tile > 0)) & 3))
-                first_unit = u - block                  # of block 0
+                fast, tiles = columns.stage(
+                    w, seqs, sequence, kv_head, tile, w.barrier + ((ordinal + Int32(tile > 0)) & 3)
+                )
+                first_unit = u - block  # of block 0
                 if tiles > 1:
                     end = u + 1
                 release = Int32(1)
@@ -128,7 +133,9 @@ class WideDecodeKernel(BlockScoresKernel):
                         acc0 = part.issue(operand, descriptors, [Float32(0.0)] * (c.columns // 2))
                         due = Int32(0)
                         if pending != 0:
-                            due, cursor = self.combine(w, ring, part, best, factor, before, block - 1, None, Int32(1), cursor, output)
+                            due, cursor = self.combine(
+                                w, ring, part, best, factor, before, block - 1, None, Int32(1), cursor, output
+                            )
                         operand = wgmma.fence(part.operand(buffer, 1, scales))
                         acc1 = part.issue(operand, descriptors, acc1)
                         if due != 0:
@@ -140,12 +147,24 @@ class WideDecodeKernel(BlockScoresKernel):
                         ordinal = ordinal + 1
                         block = block + 1
                     acc1 = wgmma.wait(acc1, 0)
-                    _, cursor = self.combine(w, ring, part, part.maximum(best0, acc1), factor, (ordinal - 1) & 3, block - 1, fast, release, cursor, output)
+                    _, cursor = self.combine(
+                        w,
+                        ring,
+                        part,
+                        part.maximum(best0, acc1),
+                        factor,
+                        (ordinal - 1) & 3,
+                        block - 1,
+                        fast,
+                        release,
+                        cursor,
+                        output,
+                    )
                 u = first_unit + block
                 tile = tile + 1
                 if release != 0:
                     tile = Int32(0)
-                else:                                   # the same page again, against the next tile of columns
+                else:  # the same page again, against the next tile of columns
                     u, ordinal = u - 1, ordinal - 1
 
     @cute.jit
@@ -161,7 +180,7 @@ class WideDecodeKernel(BlockScoresKernel):
         if const_expr(c.format == "mxfp4"):
             best = part.rescale(w, best, bits_f32(factor))
         for i in cutlass.range_constexpr(c.columns // 16):
-            sts128_f32(mine + i * 2048, best[4 * i:4 * i + 4])
+            sts128_f32(mine + i * 2048, best[4 * i : 4 * i + 4])
         irregular, due = Int32(factor == 0), Int32(0)
         need = irregular
         if const_expr(fast is not None):
@@ -178,7 +197,9 @@ class WideDecodeKernel(BlockScoresKernel):
             values = []
             for i in cutlass.range_constexpr(c.columns // 16):
                 four = [lds128_f32(maxima + i * 2048 + w.lane * 16, 512 * x) for x in range(4)]
-                values += [fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)]
+                values += [
+                    fmax_nan(fmax_nan(four[0][x], four[1][x]), fmax_nan(four[2][x], four[3][x])) for x in range(4)
+                ]
             self.store(w, over_row_groups(values, w.lane), bad, kb, outputs)
             if const_expr(fast is None):
                 due = Int32(1)

@@ -10,6 +10,7 @@ bytes; exact where the smallest is at most 27 below it. A column outside that (o
 .. 180) is not regular: all of its scores come from the any-scale path, which reads the raw codes, which are staged as
 well.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -26,7 +27,7 @@ from ..operands.f16 import nvfp4_scales, power_of_two
 from ..operands.scale_addresses import Operators, group_offset, token_offset
 from .sm90_decode_start import FACTOR_BIAS, QUERY_BASES
 
-Q_WINDOW = 27                   # binades below a column's base that its operand holds exactly
+Q_WINDOW = 27  # binades below a column's base that its operand holds exactly
 
 
 class Columns(Fixed):
@@ -66,7 +67,7 @@ class Columns(Fixed):
         rounds = (tiles8 + 3) // 4
         words, raws, addrs, scales, visibles = [], [], [], [], []
         for r in cutlass.range_constexpr(rounds):
-            n = w.warp + 4 * r                      # eight columns a warp and round
+            n = w.warp + 4 * r  # eight columns a warp and round
             row = tile * c.columns + n * 8 + w.g
             code = [Int32(0)] * 4
             raw, visible, address, scale = Int32(0), Int32(0), Int64(0), Int32(0)
@@ -74,7 +75,9 @@ class Columns(Fixed):
                 in_group = row // q_len
                 i = row - in_group * q_len
                 head, token = kv_head * self.ratio + in_group, q0 + i
-                code = ldg128(self.q + (Int64(token) * Int64(self.heads_q) + Int64(head)) * 64 + Int64(w.t * 16), 0, evict_first())
+                code = ldg128(
+                    self.q + (Int64(token) * Int64(self.heads_q) + Int64(head)) * 64 + Int64(w.t * 16), 0, evict_first()
+                )
                 at = self.scale_address(head, token, w.t)
                 if const_expr(c.format == "nvfp4"):
                     raw = ldg_u16(at)
@@ -88,7 +91,7 @@ class Columns(Fixed):
             addrs.append(address)
             scales.append(scale)
             visibles.append(visible)
-        bar_sync(barrier, 128)                      # no warp reads the last tile's columns any more
+        bar_sync(barrier, 128)  # no warp reads the last tile's columns any more
         for r in cutlass.range_constexpr(rounds):
             n = w.warp + 4 * r
             if n < tiles8:
@@ -124,10 +127,13 @@ class Columns(Fixed):
                 exponent = cutlass.max(base, QUERY_BASES[0]) - FACTOR_BIAS + 127
                 sts32(w.base + c.factors + column * 4, 0, exponent << 23)
         for x in cutlass.range_constexpr(16):
-            sts32(w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K,
-                  hmul2(b[x], s[x // 8]))
+            sts32(
+                w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4,
+                (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K,
+                hmul2(b[x], s[x // 8]),
+            )
         if w.t == 0:
-            fast = Int32(LARGEST)                   # a column that does not exist requires nothing
+            fast = Int32(LARGEST)  # a column that does not exist requires nothing
             if address != 0:
                 fast = visible
                 if regular == 0:

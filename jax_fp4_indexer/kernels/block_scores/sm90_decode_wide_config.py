@@ -1,4 +1,5 @@
 """What a variant of the sm_90a decode kernel is made of, and where everything lies in shared memory."""
+
 import dataclasses
 
 from ...configs.arch import MAX_REGISTERS_PER_THREAD, REGISTERS_PER_SM
@@ -13,6 +14,7 @@ NAMED_BARRIERS = 16
 class WideDecodeConfig(RingConfig):
     """One variant. `columns` is the width of the matrix instruction: packed (query head, query) rows of one sequence
     and KV head."""
+
     columns: int = 32
     warpgroups: int = 3
 
@@ -45,35 +47,35 @@ class WideDecodeConfig(RingConfig):
     # multiple of 128)
 
     @property
-    def operand(self):          # queries as f16, see device/wgmma.py
+    def operand(self):  # queries as f16, see device/wgmma.py
         return STAGES * self.page_bytes
 
     @property
-    def maxima(self):           # [4 pages][columns / 16][4 warps][32 lanes] x 4 f32
+    def maxima(self):  # [4 pages][columns / 16][4 warps][32 lanes] x 4 f32
         return self.operand + self.columns * 256
 
     @property
-    def raw_codes(self):        # mxfp4: the columns' packed codes, 64 bytes each
+    def raw_codes(self):  # mxfp4: the columns' packed codes, 64 bytes each
         return self.maxima + STAGES * self.columns * 128
 
     @property
-    def outputs(self):          # 16 bytes a column: address of its score of block 0 (0: none), visible keys, head scale
+    def outputs(self):  # 16 bytes a column: address of its score of block 0 (0: none), visible keys, head scale
         return self.raw_codes + (self.columns * CODE_BYTES if self.format == "mxfp4" else 0)
 
     @property
-    def limits(self):           # 8 bytes a column: visible keys, keys that the fast path serves
+    def limits(self):  # 8 bytes a column: visible keys, keys that the fast path serves
         return self.outputs + self.columns * 16
 
     @property
-    def factors(self):          # mxfp4, 4 bytes a column: power of two of the column's exponent base
+    def factors(self):  # mxfp4, 4 bytes a column: power of two of the column's exponent base
         return self.limits + self.columns * 8
 
     @property
-    def raw_scales(self):       # mxfp4, 4 bytes a column: E8M0 bytes
+    def raw_scales(self):  # mxfp4, 4 bytes a column: E8M0 bytes
         return self.factors + self.columns * 4
 
     @property
-    def barriers(self):         # 8 bytes a stage
+    def barriers(self):  # 8 bytes a stage
         return self.raw_scales + self.columns * 4
 
     @property

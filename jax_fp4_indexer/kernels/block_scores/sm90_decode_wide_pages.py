@@ -9,6 +9,7 @@ value * 2^(byte - base + 1), base = the largest byte of the slice; exact where t
 and within one f32 factor where base is in 47 .. 180. A slice outside that is not regular, and the warp takes its
 maxima from the any-scale path (operands/any_scale.py).
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
@@ -23,8 +24,8 @@ from ..operands.f16 import nvfp4_scales
 from ..operands.scale_addresses import Operators, tiled_offset
 from .sm90_decode_start import KEY_BASES
 
-K_WINDOW = 24                   # binades below a slice's base that its operand holds exactly
-SLICE_END = 80                  # warp w's slice ends before key 80 + 16 w of the page
+K_WINDOW = 24  # binades below a slice's base that its operand holds exactly
+SLICE_END = 80  # warp w's slice ends before key 80 + 16 w of the page
 
 
 class Slice(Fixed):
@@ -47,7 +48,7 @@ class Slice(Fixed):
         the lane's least]."""
         c = self.c
         if c.format == "nvfp4":
-            return None, None                       # `operand` reads a tile's with its codes
+            return None, None  # `operand` reads a tile's with its codes
         at = buffer + 8192 + self.scale_offset
         b = [[lds_u8(at, i * self.tile_step + x * self.half_step) for x in range(2)] for i in range(2)]
         base = redux("max", cutlass.max(cutlass.max(b[0][0], b[0][1]), cutlass.max(b[1][0], b[1][1])))
@@ -61,7 +62,9 @@ class Slice(Fixed):
         if self.c.format == "nvfp4":
             return Int32(1)
         base, least = window
-        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(base, Int32(KEY_BASES[0]), Int32(KEY_BASES[1] - KEY_BASES[0]))
+        irregular = ballot_le(least + (K_WINDOW + 1), base) | outside(
+            base, Int32(KEY_BASES[0]), Int32(KEY_BASES[1] - KEY_BASES[0])
+        )
         return select(irregular, Int32(0), (base - 7) << 23, Int32(0))
 
     def operand(self, buffer, tile, scales):
@@ -87,7 +90,7 @@ class Slice(Fixed):
     def issue(self, operand, descriptors, acc):
         """The matrix instructions of one tile, one commit group; asynchronous."""
         for s in range(8):
-            acc = wgmma.mma(acc, operand[4 * s:4 * s + 4], descriptors[s], self.c.columns, s > 0)
+            acc = wgmma.mma(acc, operand[4 * s : 4 * s + 4], descriptors[s], self.c.columns, s > 0)
         wgmma.commit()
         return acc
 
@@ -118,7 +121,9 @@ class Slice(Fixed):
             visible0, fast0, visible1, fast1 = lds128(w.base + c.limits + n * 64 + w.t * 16)
             if const_expr(c.format == "nvfp4"):
                 q = w.base + c.operand + n * wgmma.CORE_STRIDE_N + w.lane * 4
-                b = [lds32(q, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K) for x in range(16)]
+                b = [
+                    lds32(q, (x // 2) * wgmma.step_bytes(c.columns) + (x % 2) * wgmma.CORE_STRIDE_K) for x in range(16)
+                ]
             else:
                 b = query_operands(lds128(w.base + c.raw_codes + n * 512 + w.g * 64 + w.t * 16))
                 q_byte = lds_u8(w.base + c.raw_scales + n * 32 + w.g * 4 + w.t)
@@ -128,9 +133,13 @@ class Slice(Fixed):
                 lo, hi = lds128(codes), lds128(codes, 512)
                 scale = at + i * part.tile_step
                 if const_expr(c.format == "nvfp4"):
-                    scores = nvfp4_piece(lo, hi, [nvfp4_scales(lds_u16(scale, x * part.half_step)) for x in range(2)], b)
+                    scores = nvfp4_piece(
+                        lo, hi, [nvfp4_scales(lds_u16(scale, x * part.half_step)) for x in range(2)], b
+                    )
                 else:
-                    scores = mxfp4_piece(lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane, chains)
+                    scores = mxfp4_piece(
+                        lo, hi, lds_u8(scale), lds_u8(scale, part.half_step), b, q_byte, w.lane, chains
+                    )
                 best = counted_maximum(best, scores, key + i * 64, [visible0 - 1, visible1 - 1])
             out = maxima + (n // 2) * 2048 + w.warp * 512 + w.lane * 16 + (n % 2) * 8
             if (fast0 <= last) | (irregular != 0):

@@ -29,6 +29,7 @@ A page is *full* for a warpgroup if all of its rows see every key of it; else a 
 c of a row counts iff 128 * page + c <= last_key of the row's token. That covers the diagonal, offsets and the tail of
 a sequence alike.
 """
+
 import dataclasses
 
 import cutlass
@@ -64,6 +65,7 @@ class ItemRows:
     address  of that row's score of block 0
     scale    its head scale
     """
+
     pages: Int32
     place: Int32
     full: Int32
@@ -123,26 +125,40 @@ class PrefillKernel(BlockScoresKernel):
         f = self.config
         group = warp // 4
         kind = Int32 if f.int8 else Float32
-        operands = [cute.make_rmem_tensor(f.row_bytes // 8, Int32) for _ in range(f.tiles)] if self.producer.q_in_registers else []
+        operands = (
+            [cute.make_rmem_tensor(f.row_bytes // 8, Int32) for _ in range(f.tiles)]
+            if self.producer.q_in_registers
+            else []
+        )
         for t in cutlass.range_constexpr(len(operands)):
             for i in cutlass.range_constexpr(f.row_bytes // 8):
                 operands[t][i] = Int32(0)
         keys = tile_descriptor(smem + f.k_ring)
-        row = group * (f.tiles * TILE_ROWS) + (warp % 4) * 16 + lane // 4      # of the first tile, first half
+        row = group * (f.tiles * TILE_ROWS) + (warp % 4) * 16 + lane // 4  # of the first tile, first half
         if const_expr(f.tiles == 2):
             my_row = row + ((lane & 2) // 2) * TILE_ROWS + (lane & 1) * 8
         else:
             my_row = row + ((lane & 2) // 2) * 8
         stage, k_parity, slot, q_parity = Int32(0), Int32(0), Int32(0), Int32(0)
         # The fields of ItemRows, one by one: as one value they would lie in other registers
-        left, page, place, full, rows, mine, exists = Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
+        left, page, place, full, rows, mine, exists = (
+            Int32(0),
+            Int32(0),
+            Int32(0),
+            Int32(0),
+            Int32(0),
+            Int32(0),
+            Int32(0),
+        )
         limits = [Int32(0)] * (2 * f.tiles)
         addr, scale, factor = Int64(0), Float32(0.0), Float32(0.0)
         _, steps = self.steps.share(args, cta, ctas)
         for _ in cutlass.range(steps, unroll=1):
             if left == 0:
                 mbarrier_wait(smem + f.q_full + slot * 8, q_parity)
-                item = self.open_item(args, smem + f.items + slot * sm90_prefill_queries.DESCRIPTION, group, row, my_row, lane)
+                item = self.open_item(
+                    args, smem + f.items + slot * sm90_prefill_queries.DESCRIPTION, group, row, my_row, lane
+                )
                 left, place, full, rows, limits = item.pages, item.place, item.full, item.some, list(item.limits)
                 mine, exists, addr, scale = item.mine, item.exists, item.address, item.scale
                 if const_expr(self.producer.q_in_registers):
@@ -240,7 +256,9 @@ class PrefillKernel(BlockScoresKernel):
         if owner & (my_token < token_end):
             exists = Int32(1)
             scale = ldg_f32(args.head_scale.toint() + Int64(my_head) * 4)
-            addr = args.scores.toint() + (Int64(my_head) * Int64(args.k_tiles) * Int64(args.tokens) + Int64(my_token)) * 4
+            addr = (
+                args.scores.toint() + (Int64(my_head) * Int64(args.k_tiles) * Int64(args.tokens) + Int64(my_token)) * 4
+            )
         return ItemRows(pages, place, full, rows, tuple(limits), mine, exists, addr, scale)
 
 
@@ -250,4 +268,6 @@ class Prefill(PrefillKernel):
 
     def __init__(self, format, scale_layout, precision="bf16"):
         what = "prefill" if precision == "bf16" else f"prefill_{precision}"
-        super().__init__(f"block_scores.{what}.{format}.{scale_layout}", StagedProducer(format, scale_layout, precision))
+        super().__init__(
+            f"block_scores.{what}.{format}.{scale_layout}", StagedProducer(format, scale_layout, precision)
+        )

@@ -1,4 +1,5 @@
 """What the sm_90a prefill kernels are made of, and where everything lies in shared memory."""
+
 import dataclasses
 
 from ...configs.arch import ARCHS, REGISTERS_PER_SM
@@ -6,9 +7,9 @@ from ...configs.block_scores import HEAD_DIM, PAGE
 from .sm90_prefill_maxima import TILE_ROWS
 from .sm90_prefill_queries import DESCRIPTION, ROWS, SLOT_BYTES
 
-ROWS_LOG2 = 8                   # log2 of the query rows of an item
-TILES = ROWS // TILE_ROWS       # WGMMA tiles of an item
-COPIERS = 3                     # warps that copy queries, in kernels with staged keys
+ROWS_LOG2 = 8  # log2 of the query rows of an item
+TILES = ROWS // TILE_ROWS  # WGMMA tiles of an item
+COPIERS = 3  # warps that copy queries, in kernels with staged keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class PrefillConfig:
     q_arrivals      a phase of q_full
     pattern_bytes   of what the fill writes (epilogues/fill_by_copy_engine.py)
     """
+
     int8: bool
     stages: int
     slots: int
@@ -54,7 +56,7 @@ class PrefillConfig:
         return 32 * (self.producer_warps + self.consumer_warps)
 
     @property
-    def row_bytes(self):        # of a row of keys or queries as an operand
+    def row_bytes(self):  # of a row of keys or queries as an operand
         return HEAD_DIM * (1 if self.int8 else 2)
 
     @property
@@ -71,7 +73,7 @@ class PrefillConfig:
         return self.k_ring + self.stages * self.page_bytes
 
     @property
-    def items(self):            # descriptions of the items in the ring of queries
+    def items(self):  # descriptions of the items in the ring of queries
         return self.q_ring + self.slots * self.slot_bytes
 
     @property
@@ -80,7 +82,7 @@ class PrefillConfig:
         return self.items + self.slots * DESCRIPTION
 
     @property
-    def k_full(self):           # barriers, 8 bytes each
+    def k_full(self):  # barriers, 8 bytes each
         return self.infos + self.stages * 16
 
     @property
@@ -109,5 +111,14 @@ _STAGED = dict(producer_warps=1 + COPIERS, slot_bytes=SLOT_BYTES, q_arrivals=32 
 CONFIGS = {
     "bf16": PrefillConfig(False, stages=5, slots=3, tiles=2, registers=(56, 224), pattern_bytes=1536, **_STAGED),
     "int8": PrefillConfig(True, stages=10, slots=3, tiles=1, registers=(32, 112), pattern_bytes=4096, **_STAGED),
-    "direct": PrefillConfig(False, stages=3, slots=2, tiles=2, registers=(56, 200), producer_warps=8, slot_bytes=ROWS * HEAD_DIM * 2, q_arrivals=8),
+    "direct": PrefillConfig(
+        False,
+        stages=3,
+        slots=2,
+        tiles=2,
+        registers=(56, 200),
+        producer_warps=8,
+        slot_bytes=ROWS * HEAD_DIM * 2,
+        q_arrivals=8,
+    ),
 }

@@ -20,6 +20,7 @@ a score sums in the order of the staged prefill, and has its bits.
 MXFP4: rows that bf16 does not hold are flagged here, page by page, as sm90_prepare.py does for staged pages:
 page_flags by atomic maximum, the header's flag by atomic or; the plan's launch has cleared both.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -41,10 +42,10 @@ from .sm90_prefill_maxima import TILE_ROWS, arrive_once
 from .sm90_prefill_steps import AllSteps
 
 FEEDERS = CONFIGS["direct"].producer_warps
-ROWS = 8 * FEEDERS              # from a block of 8 rows of a warp to its next
+ROWS = 8 * FEEDERS  # from a block of 8 rows of a warp to its next
 BLOCKS = PAGE // ROWS
-Q_BATCH = 2                     # blocks of 8 query rows of a warp whose loads are in flight
-NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}      # or-ed to the scale bytes of a lane: NaN
+Q_BATCH = 2  # blocks of 8 query rows of a warp whose loads are in flight
+NAN_SCALES = {"nvfp4": 0x7F7F, "mxfp4": 255}  # or-ed to the scale bytes of a lane: NaN
 
 
 def store_pairs(base, j, half, offset, pairs):
@@ -56,6 +57,7 @@ def store_pairs(base, j, half, offset, pairs):
 
 class DirectProducer:
     """See StagedProducer for what the fields say."""
+
     k_arrivals = FEEDERS
     q_in_registers = False
     skips_empty = True
@@ -89,7 +91,9 @@ class DirectProducer:
                 nan = self.load_page(args, item, shfl_idx(ids, Int32(0)), codes, scales, warp, lane)
                 mbarrier_wait(smem + f.q_empty + slot * 8, q_parity)
                 if (warp == 0) & (lane == 0):
-                    sm90_prefill_queries.describe(smem + f.items + slot * sm90_prefill_queries.DESCRIPTION, item, item.flat, pages)
+                    sm90_prefill_queries.describe(
+                        smem + f.items + slot * sm90_prefill_queries.DESCRIPTION, item, item.flat, pages
+                    )
                 self.widen_item(args, item, smem + f.q_ring + slot * f.slot_bytes, warp, lane)
                 fence_async_shared()
                 cute.arch.sync_warp()
@@ -102,13 +106,24 @@ class DirectProducer:
                         ids_ahead = self.page_ids(args, item, following + 32, pages, lane)
                     page_id = shfl_idx(ids, following % 32)
                     if following == pages:
-                        page_id = Int32(-1)             # nothing to load
+                        page_id = Int32(-1)  # nothing to load
                     mbarrier_wait(smem + f.k_empty + stage * 8, k_parity)
                     if (warp == 0) & (lane == 0):
                         here = item.flat + item.page + p
                         sts_v4(smem + f.infos + stage * 16, [here, here + 1, Int32(0), Int32(0)])
                     counted = item.k_len - (item.page + p) * PAGE
-                    nan, bad = self.widen_page(args, item, page_id, nan, counted, smem + f.k_ring + stage * f.page_bytes, codes, scales, warp, lane)
+                    nan, bad = self.widen_page(
+                        args,
+                        item,
+                        page_id,
+                        nan,
+                        counted,
+                        smem + f.k_ring + stage * f.page_bytes,
+                        codes,
+                        scales,
+                        warp,
+                        lane,
+                    )
                     fence_async_shared()
                     cute.arch.sync_warp()
                     arrive_once(smem + f.k_full + stage * 8)
@@ -140,7 +155,12 @@ class DirectProducer:
             for i in cutlass.range_constexpr(Q_BATCH):
                 token, head = sm90_prefill_queries.place_of(item, (first + FEEDERS * i) * 8 + row8)
                 words.append(ld_v4(sm90_prefill_queries.row_address(args, token, head) + Int64(part * 16)))
-                scales.append(load_scales(sm90_prefill_queries.scale_address(args, token, head, part, self.format, self.scale_layout), self.format))
+                scales.append(
+                    load_scales(
+                        sm90_prefill_queries.scale_address(args, token, head, part, self.format, self.scale_layout),
+                        self.format,
+                    )
+                )
             # Keeps the loads together (they are not read-only ones): ptxas would sink each to its use
             cute.arch.sync_warp()
             for i in cutlass.range_constexpr(Q_BATCH):
@@ -174,7 +194,9 @@ class DirectProducer:
         scale_bytes, scale_at = PAGE * groups, row * groups + part * (groups // 4)
         if const_expr(self.scale_layout != "public"):
             scale_bytes, scale_at = tile_bytes(self.format), tiled_offset(row, part * (groups // 4), Operators)
-        return args.k.toint() + source * (PAGE * CODE_BYTES) + Int64(row * CODE_BYTES + part * 16), args.k_scale.toint() + source * scale_bytes + Int64(scale_at)
+        return args.k.toint() + source * (PAGE * CODE_BYTES) + Int64(
+            row * CODE_BYTES + part * 16
+        ), args.k_scale.toint() + source * scale_bytes + Int64(scale_at)
 
     @cute.jit
     def load_block(self, code_at: Int64, scale_at: Int64, codes, scales, i: cutlass.Constexpr):
@@ -195,12 +217,24 @@ class DirectProducer:
             code_at, scale_at = self.addresses(args, item, page_id, warp, lane)
             for i in cutlass.range_constexpr(BLOCKS):
                 self.load_block(code_at, scale_at, codes, scales, i)
-        cute.arch.sync_warp()           # keeps the loads here
+        cute.arch.sync_warp()  # keeps the loads here
         return nan
 
     # ---------------------------------------------------------------- a page
     @cute.jit
-    def widen_page(self, args, item, next_id: Int32, nan: Int32, counted: Int32, stage: Int32, codes, scales, warp: Int32, lane: Int32):
+    def widen_page(
+        self,
+        args,
+        item,
+        next_id: Int32,
+        nan: Int32,
+        counted: Int32,
+        stage: Int32,
+        codes,
+        scales,
+        warp: Int32,
+        lane: Int32,
+    ):
         """The page in the registers into the ring; page `next_id` into the registers, if it exists. nan: NAN_SCALES
         make it a page of NaN. Returns (the same for the next page; MXFP4: 128 - the first row of this lane with a
         counted exponent outside the window, or 0)."""
@@ -214,7 +248,7 @@ class DirectProducer:
             words, raw = [codes[i * 4 + j] for j in range(4)], scales[i] | nan
             if next_nan == 0:
                 self.load_block(code_at, scale_at, codes, scales, i)
-            cute.arch.sync_warp()       # keeps the loads here
+            cute.arch.sync_warp()  # keeps the loads here
             factors = [key_scale(raw, self.format)] * 2
             if const_expr(self.format == "nvfp4"):
                 factors[1] = key_scale(shr(raw, 8), self.format)
@@ -223,7 +257,9 @@ class DirectProducer:
             if const_expr(self.flagged):
                 row = warp * 8 + row8 + i * ROWS
                 if (row < counted) & (raw != 255):
-                    bad = cutlass.max(bad, outside(raw, Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
+                    bad = cutlass.max(
+                        bad, outside(raw, Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row)
+                    )
         return next_nan, bad
 
     @cute.jit
@@ -240,7 +276,14 @@ class DirectProducer:
         """One warp adds the query rows' part of the header's flag, from what the plan's launch has written."""
         found, count = Int32(0), (args.tokens + QUERY_CHUNK - 1) // QUERY_CHUNK
         for i in cutlass.range((count + 255) // 256, unroll=1):
-            words = [ldg32(args.scratch.toint() + layout.query_flags + Int64(cutlass.min(i * 256 + j * 32 + lane, count - 1)) * 4) for j in range(8)]
+            words = [
+                ldg32(
+                    args.scratch.toint()
+                    + layout.query_flags
+                    + Int64(cutlass.min(i * 256 + j * 32 + lane, count - 1)) * 4
+                )
+                for j in range(8)
+            ]
             for j in cutlass.range_constexpr(8):
                 found = found | words[j]
         if ((redux("or", found) & 1) != 0) & (lane == 0):

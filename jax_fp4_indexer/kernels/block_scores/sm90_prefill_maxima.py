@@ -12,6 +12,7 @@ the greatest has the least bits. So a page that all rows see whole is reduced by
 minimum, in a warp where a lane has met negative scores alone. On the diagonal rows that see few keys often have such,
 so there floats are reduced as floats.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -24,8 +25,8 @@ from ..device.ptx_math import bits_f32, fmax_nan, if_negative, shl_by
 from ..device.ptx_warp import any_negative, shfl_xor, shfl_xor_f32
 from ..device.wgmma import start_tile, wait_for
 
-TILE_ROWS = 64                  # rows of a WGMMA tile
-COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]      # of a thread, less 2 * (lane % 4)
+TILE_ROWS = 64  # rows of a WGMMA tile
+COLUMNS = [8 * n + c for n in range(PAGE // 8) for c in range(2)]  # of a thread, less 2 * (lane % 4)
 FLOATS, INTS, LEAST = "max.NaN.f32", "max.s32", "min.s32"
 NEUTRAL = {FLOATS: "0xFF800000", INTS: "0x80000000", LEAST: "0x7FFFFFFF"}
 
@@ -62,20 +63,33 @@ def reduced(op, values, counted=None, *, loc=None, ip=None):
         chains, ends = min(chains, (len(names) + 1) // 2), []
         for c in range(chains):
             end = names[c]
-            for x in names[c + chains::chains]:
+            for x in names[c + chains :: chains]:
                 text.append(f"{op} t{k}, {end}, {x};")
                 end = f"t{k}"
                 k += 1
             ends.append(end)
         names = ends
     text += [f"mov.b32 $0, {names[0]};", "}"]
-    return Int32(llvm.inline_asm(T.i32(), operands, "\n".join(text), ",".join(["=r"] + constraints), has_side_effects=True, is_align_stack=False,
-                                 asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip))
+    return Int32(
+        llvm.inline_asm(
+            T.i32(),
+            operands,
+            "\n".join(text),
+            ",".join(["=r"] + constraints),
+            has_side_effects=True,
+            is_align_stack=False,
+            asm_dialect=llvm.AsmDialect.AD_ATT,
+            loc=loc,
+            ip=ip,
+        )
+    )
 
 
 def over_rows(op, acc, counted):
     """`reduced` of this thread's part of the two rows of a tile; counted: a word or None for each."""
-    return [reduced(op, [acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)], counted[r]) for r in range(2)]
+    return [
+        reduced(op, [acc[c + 2 * r + 4 * n] for n in range(PAGE // 8) for c in range(2)], counted[r]) for r in range(2)
+    ]
 
 
 @cute.jit
@@ -93,7 +107,7 @@ def step(int8: cutlass.Constexpr, tiles, b: Int64, k_empty: Int32, counted):
     at the end, and the page is given back (k_empty: address of the stage's barrier) as soon as all products are done.
     """
     accs = [start_tile("s8" if int8 else "bf16", PAGE, HEAD_DIM * (1 if int8 else 2), a, b) for a in tiles]
-    words = [counted[2 * t:2 * t + 2] for t in range(len(accs))]
+    words = [counted[2 * t : 2 * t + 2] for t in range(len(accs))]
     by_bits = not int8 and counted[0] is None
     maxima = []
     for t in cutlass.range_constexpr(len(accs)):

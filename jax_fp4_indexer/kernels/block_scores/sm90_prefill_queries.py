@@ -18,6 +18,7 @@ A description is 12 words:
     4 token   5 token_end   6 head   7 head_end   8 log2(tile width)   9-11 unused
 (token + j sees the keys up to min(k_len - 1 - j, key) + j; kernels/block_scores/prefill_items.py)
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -31,12 +32,14 @@ from ..operands.bf16 import codes_to_bf16, query_scales_of_quarter
 from ..operands.scale_addresses import Instructions, Operators, group_offset, tile_bytes, token_offset
 
 ROWS = 256
-SCALE_ROOM, DESCRIPTION = 8, 64     # bytes of a row's scales, of an item
+SCALE_ROOM, DESCRIPTION = 8, 64  # bytes of a row's scales, of an item
 SLOT_BYTES = ROWS * (CODE_BYTES + SCALE_ROOM)
 
 
 @cute.jit
-def scale_address(args, token: Int32, head: Int32, part: Int32, format: cutlass.Constexpr, scale_layout: cutlass.Constexpr):
+def scale_address(
+    args, token: Int32, head: Int32, part: Int32, format: cutlass.Constexpr, scale_layout: cutlass.Constexpr
+):
     """Address of the scale bytes of quarter `part` of a query row."""
     groups = GROUPS[format]
     group = part * (groups // 4)
@@ -60,7 +63,10 @@ def describe(desc: Int32, item, place: Int32, pages: Int32):
 @cute.jit
 def place_of(item, row: Int32):
     """(token, head) of a row of an item."""
-    return (cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1), cutlass.min(item.head + (row >> item.log2), item.head_end - 1))
+    return (
+        cutlass.min(item.token + (row & ((Int32(1) << item.log2) - 1)), item.token_end - 1),
+        cutlass.min(item.head + (row >> item.log2), item.head_end - 1),
+    )
 
 
 def row_address(args, token: Int32, head: Int32):
@@ -69,7 +75,16 @@ def row_address(args, token: Int32, head: Int32):
 
 
 @cute.jit
-def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, format: cutlass.Constexpr, scale_layout: cutlass.Constexpr, warps: cutlass.Constexpr):
+def copy_item(
+    args,
+    item,
+    slot: Int32,
+    warp: Int32,
+    lane: Int32,
+    format: cutlass.Constexpr,
+    scale_layout: cutlass.Constexpr,
+    warps: cutlass.Constexpr,
+):
     """This warp's (0 .. warps - 1) part of the rows of an item on their way to shared address `slot`, 8 rows at a
     time: of a row's four lanes each copies 16 bytes of codes, the first (NVFP4: two) four scale bytes as well."""
     part, row8 = lane % 4, lane // 4
@@ -79,7 +94,10 @@ def copy_item(args, item, slot: Int32, warp: Int32, lane: Int32, format: cutlass
         token, head = place_of(item, row)
         copy16(slot + row * CODE_BYTES + part * 16, row_address(args, token, head) + Int64(part * 16))
         if part < words:
-            copy4(slot + ROWS * CODE_BYTES + row * SCALE_ROOM + part * 4, scale_address(args, token, head, part * (4 // words), format, scale_layout))
+            copy4(
+                slot + ROWS * CODE_BYTES + row * SCALE_ROOM + part * 4,
+                scale_address(args, token, head, part * (4 // words), format, scale_layout),
+            )
 
 
 @cute.jit

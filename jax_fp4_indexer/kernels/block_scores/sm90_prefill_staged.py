@@ -6,6 +6,7 @@ as they are.
 | 0 | load: key pages of the steps into a ring, one bulk copy each; with a page go its place in the pass, its factor and the place of the item's next page |
 | 1 to 3 | copy: queries of the items into a ring, packed as they are (sm90_prefill_queries.py), items ahead of the consumers. Where they are ahead, and after the last item, their share of the fill (first pass only, and of two kernels the one with more to do; epilogues/fill_by_copy_engine.py) |
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -30,7 +31,7 @@ from . import sm90_choose_precision, sm90_prefill_queries
 from .sm90_prefill_config import CONFIGS, COPIERS, ROWS_LOG2
 from .sm90_prefill_steps import AllSteps, StepsOfPrecision
 
-COST = {sm90_choose_precision.INT8: 1, sm90_choose_precision.BF16: 2}   # of a step
+COST = {sm90_choose_precision.INT8: 1, sm90_choose_precision.BF16: 2}  # of a step
 # Named barriers, 0 being the CTA's: the copying warps' first item is on its way, for the loading warp; of the copying
 # warps: what the fill writes.
 ASKED, PATTERN = 1, 2
@@ -44,6 +45,7 @@ class StagedProducer:
     skips_empty     a warpgroup without rows skips its products: worth a branch a page only where items are seldom full
     steps           which steps the kernel works, and in which order (sm90_prefill_steps.py)
     """
+
     k_arrivals = 1
     q_in_registers = True
     skips_empty = False
@@ -83,7 +85,11 @@ class StagedProducer:
                     following = shfl_idx(words, (i + 1) & 31)
                     page, next_page, factor = word, following, Int32(0)
                     if const_expr(self.two_precisions):
-                        page, next_page, factor = word & 0xFFFFFF, following & 0xFFFFFF, s8.unit_bits((word >> 24) & 255)
+                        page, next_page, factor = (
+                            word & 0xFFFFFF,
+                            following & 0xFFFFFF,
+                            s8.unit_bits((word >> 24) & 255),
+                        )
                     source = pool + (Int64(page) * Int64(args.heads_kv) + Int64(item.kv)) * f.page_bytes
                     full = smem + f.k_full + stage * 8
                     mbarrier_wait(smem + f.k_empty + stage * 8, parity)
@@ -139,10 +145,17 @@ class StagedProducer:
                         fill_unit(args, layout, unit, lane_here(), smem + f.pattern, f.pattern_bytes)
                         unit = unit + stride
                 mbarrier_wait(empty, parity)
-                sm90_prefill_queries.copy_item(args, item, smem + f.q_ring + slot * f.slot_bytes, w, lane, self.format, self.scale_layout, COPIERS)
+                sm90_prefill_queries.copy_item(
+                    args, item, smem + f.q_ring + slot * f.slot_bytes, w, lane, self.format, self.scale_layout, COPIERS
+                )
                 copies_arrive(full)
                 if (w == 0) & (lane == 0):
-                    sm90_prefill_queries.describe(smem + f.items + slot * sm90_prefill_queries.DESCRIPTION, item, item.flat - args.first_page, pages)
+                    sm90_prefill_queries.describe(
+                        smem + f.items + slot * sm90_prefill_queries.DESCRIPTION,
+                        item,
+                        item.flat - args.first_page,
+                        pages,
+                    )
                     mbarrier_arrive(full)
                 if opening != 0:
                     bar_arrive(Int32(ASKED), 32 * f.producer_warps)

@@ -4,6 +4,7 @@
 In StepsOfPrecision an item's `page` is the index into `lists` of its first page; its pages stand one after the
 other there.
 """
+
 import dataclasses
 
 import cutlass
@@ -22,13 +23,18 @@ from .sm90_choose_precision import RECORD_BYTES
 class PrecisionCursor:
     """record = entry * heads_kv + KV head, head group, half = 0 for the first tile of the pair, 1 for the second. The
     half has a step in this precision."""
+
     record: Int32
     group: Int32
     half: Int32
 
 
 class AllSteps:
-    share, start, load_item = staticmethod(prefill_items.share), staticmethod(prefill_items.start), staticmethod(prefill_items.load_item)
+    share, start, load_item = (
+        staticmethod(prefill_items.share),
+        staticmethod(prefill_items.start),
+        staticmethod(prefill_items.load_item),
+    )
 
     @staticmethod
     def next_cursor(args, layout, at, item, step):
@@ -57,7 +63,9 @@ class StepsOfPrecision:
     def start(self, args, layout, step: Int64):
         """(position, pages of its item to skip) of a step below the total; all lanes of a warp. Of records that start
         at the same step only the last has steps."""
-        low = prefill_items.last_before(self.record(args, layout, Int32(0)) + 16, ldg32(args.scratch.toint() + 12) * args.heads_kv, step)
+        low = prefill_items.last_before(
+            self.record(args, layout, Int32(0)) + 16, ldg32(args.scratch.toint() + 12) * args.heads_kv, step
+        )
         at = self.record(args, layout, low)
         _, pages_a, _, pages_b = ldg_v4(at)
         group, half, skip = prefill_items.within_pair(step - ldg64(at, 16), pages_a, pages_b)
@@ -77,7 +85,9 @@ class StepsOfPrecision:
         log2, groups = w[12], w[13]
         ratio = args.heads_q // args.heads_kv
         head = kv * ratio + (at.group << (rows_log2 - log2))
-        return Item(token, w[4], head, kv * ratio + ratio, kv, log2, page + skip, pages - skip, w[8], w[9], key, groups, pages_b)
+        return Item(
+            token, w[4], head, kv * ratio + ratio, kv, log2, page + skip, pages - skip, w[8], w[9], key, groups, pages_b
+        )
 
     @cute.jit
     def next_cursor(self, args, layout, at: PrecisionCursor, item: Item, step: Int64):

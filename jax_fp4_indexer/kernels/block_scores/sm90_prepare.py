@@ -22,6 +22,7 @@ where):
     query_flags   the same two questions of the query rows, from scale bytes alone
 Eight zero codes have any exponent: a word of them counts for neither question (unless its scale is NaN).
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -50,10 +51,10 @@ from .sm90_prefill_config import ROWS_LOG2
 
 THREADS = 256
 WARPS = THREADS // 32
-WORDS = PAGE * 16 // THREADS    # words of 8 codes that a thread dequantises of a page
-BATCH = 16                      # heads of a token whose exponents a lane has in flight
-FLAG_BYTES = 2 * WARPS * 16     # shared memory of a page's exponents: four words a warp, for two pages alternately
-ROWS_BYTES = 512                # shared memory of two dequantised rows
+WORDS = PAGE * 16 // THREADS  # words of 8 codes that a thread dequantises of a page
+BATCH = 16  # heads of a token whose exponents a lane has in flight
+FLAG_BYTES = 2 * WARPS * 16  # shared memory of a page's exponents: four words a warp, for two pages alternately
+ROWS_BYTES = 512  # shared memory of two dequantised rows
 
 
 class Prepare(BlockScoresKernel):
@@ -66,7 +67,9 @@ class Prepare(BlockScoresKernel):
         self.name = f"block_scores.{'prepare' if widen else 'plan'}.{format}.{scale_layout}"
         self.block = (THREADS, 1, 1)
         self.grid = {"per_sm": 2}
-        self.dynamic_shared_bytes = prefill_schedule.schedule_shared_bytes(THREADS) + FLAG_BYTES + (WARPS * WORDS * ROWS_BYTES if widen else 0)
+        self.dynamic_shared_bytes = (
+            prefill_schedule.schedule_shared_bytes(THREADS) + FLAG_BYTES + (WARPS * WORDS * ROWS_BYTES if widen else 0)
+        )
         self.flagged = format == "mxfp4"
 
     @cute.kernel
@@ -84,8 +87,16 @@ class Prepare(BlockScoresKernel):
             self.clear_flags(args, layout, Int64(cta * THREADS + tid), Int64(ctas * THREADS))
         elif (cta > 0) | (ctas == 1):
             workers = cutlass.max(ctas - 1, 1)
-            self.pages(args, layout, cta - cutlass.min(ctas - 1, 1), workers, tid, warp, smem + prefill_schedule.schedule_shared_bytes(THREADS))
-        if args.first_page == 0:            # tokens are the same in every pass
+            self.pages(
+                args,
+                layout,
+                cta - cutlass.min(ctas - 1, 1),
+                workers,
+                tid,
+                warp,
+                smem + prefill_schedule.schedule_shared_bytes(THREADS),
+            )
+        if args.first_page == 0:  # tokens are the same in every pass
             worker = (ctas - 1 - cta) * WARPS + warp
             prefill_schedule.write_token_pages(args, layout, worker, ctas * WARPS, tid % 32, ROWS_LOG2)
             if const_expr(self.flagged):
@@ -110,8 +121,17 @@ class Prepare(BlockScoresKernel):
             if counted > 0:
                 kv = Int32(unit - page * Int64(args.heads_kv))
                 if (pid >= 0) & (pid < args.num_pages):
-                    self.widen_page(args, layout, Int64(pid) * Int64(args.heads_kv) + Int64(kv), unit, counted, tid, warp, smem + turn * (WARPS * 16),
-                                    smem + FLAG_BYTES + warp * (WORDS * ROWS_BYTES))
+                    self.widen_page(
+                        args,
+                        layout,
+                        Int64(pid) * Int64(args.heads_kv) + Int64(kv),
+                        unit,
+                        counted,
+                        tid,
+                        warp,
+                        smem + turn * (WARPS * 16),
+                        smem + FLAG_BYTES + warp * (WORDS * ROWS_BYTES),
+                    )
                     turn = turn ^ 1
                 else:
                     self.nan_page(args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES, tid)
@@ -135,7 +155,18 @@ class Prepare(BlockScoresKernel):
         stg32(args.scratch.toint() + layout.exponents + unit * 4, exponent)
 
     @cute.jit
-    def widen_page(self, args, layout, source: Int64, unit: Int64, counted: Int32, tid: Int32, warp: Int32, flags: Int32, stage: Int32):
+    def widen_page(
+        self,
+        args,
+        layout,
+        source: Int64,
+        unit: Int64,
+        counted: Int32,
+        tid: Int32,
+        warp: Int32,
+        flags: Int32,
+        stage: Int32,
+    ):
         """Page `unit` of the pass, number `source` in the pool. flags: WARPS * 16 bytes that the page before did not
         use; stage: the warp's WORDS * ROWS_BYTES."""
         word = tid % 16
@@ -143,18 +174,20 @@ class Prepare(BlockScoresKernel):
         wide = args.scratch.toint() + layout.wide + unit * WIDE_PAGE_BYTES
         groups = GROUPS[self.format]
         w, s = cute.make_rmem_tensor(WORDS, Int32), cute.make_rmem_tensor(WORDS, Int32)
-        for i in cutlass.range_constexpr(WORDS):                # all loads first
+        for i in cutlass.range_constexpr(WORDS):  # all loads first
             w[i] = ldg32(codes, i * THREADS * 4)
             row, group = i * (THREADS // 16) + tid // 16, word * groups // 16
             if const_expr(self.scale_layout == "public"):
                 s[i] = ldg_u8(args.k_scale.toint() + source * (PAGE * groups) + Int64(row * groups + group))
             else:
-                s[i] = ldg_u8(args.k_scale.toint() + source * tile_bytes(self.format) + Int64(tiled_offset(row, group, Operators)))
+                s[i] = ldg_u8(
+                    args.k_scale.toint() + source * tile_bytes(self.format) + Int64(tiled_offset(row, group, Operators))
+                )
         # Slot 4 * p + j of a row's stretch holds piece p of words j, of the second row those of p ^ 1: lanes that
         # store together hit all banks.
         lane, far = tid % 32, tid // 16 % 2 * 4
         to = stage + lane // 16 * 256 + word % 4 * 16 + word // 4 * 4
-        cute.arch.sync_warp()           # the page before has been read
+        cute.arch.sync_warp()  # the page before has been read
         bad, least, most = Int32(0), Int32(255), Int32(0)
         for i in cutlass.range_constexpr(WORDS):
             row = i * (THREADS // 16) + tid // 16
@@ -165,7 +198,10 @@ class Prepare(BlockScoresKernel):
                 if (row < counted) & (nothing == 0):
                     least, most = cutlass.min(least, s[i]), cutlass.max(most, s[i])
                     if s[i] != 255:
-                        bad = cutlass.max(bad, outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row))
+                        bad = cutlass.max(
+                            bad,
+                            outside(s[i], Int32(KEY_WINDOW[0]), Int32(KEY_WINDOW[1] - KEY_WINDOW[0])) * (PAGE - row),
+                        )
             values = key_codes_to_bf16(w[i], key_scale(s[i], self.format), self.format)
             for p in cutlass.range_constexpr(4):
                 sts32(to + ((4 * p) ^ far) * 16, i * ROWS_BYTES, values[p])
@@ -173,12 +209,15 @@ class Prepare(BlockScoresKernel):
         for i in cutlass.range_constexpr(WORDS):
             row = i * (THREADS // 16) + tid // 16
             piece = (word % 4) * 4 + ((word ^ far) // 4)
-            stg_v4(wide + Int64((piece // 8) * 16384 + row * 128 + ((piece % 8) ^ (row % 8)) * 16), lds128(stage + lane * 16, i * ROWS_BYTES))
+            stg_v4(
+                wide + Int64((piece // 8) * 16384 + row * 128 + ((piece % 8) ^ (row % 8)) * 16),
+                lds128(stage + lane * 16, i * ROWS_BYTES),
+            )
         if const_expr(self.flagged):
             bad, least, most = self.over_page(bad, least, most, flags, tid, warp)
             exponent = Int32(0)
             if (most - least <= INT8_SPAN) & (most < 255) & (bad == 0):
-                exponent = select(most, Int32(0), Int32(127), least)         # a page of zeros
+                exponent = select(most, Int32(0), Int32(127), least)  # a page of zeros
                 narrow = args.scratch.toint() + layout.narrow + unit * NARROW_PAGE_BYTES
                 for i in cutlass.range_constexpr(WORDS):
                     row = i * (THREADS // 16) + tid // 16
@@ -245,11 +284,19 @@ class Prepare(BlockScoresKernel):
                 t = c * QUERY_CHUNK + cutlass.min(lane % QUERY_CHUNK, rows - 1)
                 step = 32 // QUERY_CHUNK
                 for first in cutlass.range(0, args.heads_q, BATCH * step, unroll=1):
-                    heads = [cutlass.min(first + i * step + lane // QUERY_CHUNK, args.heads_q - 1) for i in range(BATCH)]
+                    heads = [
+                        cutlass.min(first + i * step + lane // QUERY_CHUNK, args.heads_q - 1) for i in range(BATCH)
+                    ]
                     if const_expr(self.scale_layout == "public"):
-                        words = [ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(h)) * 4) for h in heads]
+                        words = [
+                            ldg32(args.q_scale.toint() + (Int64(t) * Int64(args.heads_q) + Int64(h)) * 4) for h in heads
+                        ]
                     else:
-                        at = args.q_scale.toint() + Int64(t // 128) * SCALE_TILE + Int64(tiled_offset(t % 128, 0, Operators))
+                        at = (
+                            args.q_scale.toint()
+                            + Int64(t // 128) * SCALE_TILE
+                            + Int64(tiled_offset(t % 128, 0, Operators))
+                        )
                         words = [ldg32(at + Int64(h) * Int64(tiles) * SCALE_TILE) for h in heads]
                     for i in cutlass.range_constexpr(BATCH):
                         found = found | self.row_flags(words[i], heads[i] // ratio)
@@ -264,6 +311,9 @@ class Prepare(BlockScoresKernel):
         least, most, bad = exponents[0], exponents[0], Int32(0)
         for e in exponents:
             least, most = cutlass.min(least, e), cutlass.max(most, e)
-            bad = bad | (outside(e, Int32(QUERY_WINDOW[0]), Int32(QUERY_WINDOW[1] - QUERY_WINDOW[0])) & outside(e, Int32(255), Int32(0)))
+            bad = bad | (
+                outside(e, Int32(QUERY_WINDOW[0]), Int32(QUERY_WINDOW[1] - QUERY_WINDOW[0]))
+                & outside(e, Int32(255), Int32(0))
+            )
         span = outside(most - least, Int32(0), Int32(INT8_SPAN)) | bad | (1 - outside(most, Int32(255), Int32(0)))
         return bad | (span << (1 + kv % QUERY_FLAG_HEADS))

@@ -4,6 +4,7 @@ spec's order.
 The kernels, the manifest (and through it the launcher) and the simulator all read the order, the types and the
 alignments from here.
 """
+
 import dataclasses
 import functools
 

@@ -1,4 +1,5 @@
 """Integer arithmetic that kernels share, on DSL integers and on Python ones alike unless said otherwise."""
+
 import cutlass
 from cutlass import Int32, Int64
 
@@ -10,7 +11,7 @@ def clamp(x, low, high):
 
 def saturate(x: Int64) -> Int32:
     """The Int32 that is nearest."""
-    return Int32(clamp(x, Int64(-2**31), Int64(2**31 - 1)))
+    return Int32(clamp(x, Int64(-(2**31)), Int64(2**31 - 1)))
 
 
 def clamp_from_below(x, low, high):
@@ -21,7 +22,7 @@ def clamp_from_below(x, low, high):
 
 def saturate_from_below(x: Int64) -> Int32:
     """As `saturate`, with `clamp_from_below`."""
-    return Int32(clamp_from_below(x, Int64(-2**31), Int64(2**31 - 1)))
+    return Int32(clamp_from_below(x, Int64(-(2**31)), Int64(2**31 - 1)))
 
 
 def signed(word: int) -> int:

@@ -1,4 +1,5 @@
 """What the build needs to know of a kernel, in addition to its code."""
+
 import cutlass.cute as cute
 
 from ...specs.spec import OpSpec
@@ -20,6 +21,7 @@ class OpKernel:
     dynamic_shared_bytes  all shared memory it uses
     tmem_columns          tensor memory it allocates (sm_100 and later)
     """
+
     spec: OpSpec
     name = ""
     block = (128, 1, 1)
@@ -40,7 +42,14 @@ class OpKernel:
         # GPU for its shared memory.
         several = self.grid.get("per_sm", 1)
         how = {} if several == 1 else {"preferred_smem_carveout": 0}
-        self.kernel(args).launch(grid=self.cluster, block=self.block, cluster=self.cluster, smem=self.dynamic_shared_bytes, min_blocks_per_mp=several, **how)
+        self.kernel(args).launch(
+            grid=self.cluster,
+            block=self.block,
+            cluster=self.cluster,
+            smem=self.dynamic_shared_bytes,
+            min_blocks_per_mp=several,
+            **how,
+        )
 
     def compile(self):
         """The compiled kernel, with its PTX and cubin as artifacts."""

@@ -1,4 +1,5 @@
 """Inline PTX: the one function that all others of `device/ptx_*.py` and of the tensor cores are made with."""
+
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
@@ -11,7 +12,9 @@ def asm(text, outs, ins, constraints, pure=True):
         llvm.inline_asm(None, values, text, constraints, has_side_effects=True, **flags)
         return None
     if len(outs) == 1:
-        return outs[0](llvm.inline_asm(outs[0].mlir_type, values, text, constraints, has_side_effects=not pure, **flags))
+        return outs[0](
+            llvm.inline_asm(outs[0].mlir_type, values, text, constraints, has_side_effects=not pure, **flags)
+        )
     struct = ir.Type.parse("!llvm.struct<(" + ", ".join(str(o.mlir_type) for o in outs) + ")>")
     packed = llvm.inline_asm(struct, values, text, constraints, has_side_effects=not pure, **flags)
     return tuple(o(llvm.extractvalue(o.mlir_type, packed, [i])) for i, o in enumerate(outs))

@@ -1,4 +1,5 @@
 """Barriers: mbarriers in shared memory (addresses are Int32), named barriers of a CTA, and fences."""
+
 from cutlass import Int32
 
 from .ptx import asm
@@ -22,17 +23,33 @@ def mbarrier_arrive(bar):
 
 def mbarrier_wait(bar, phase):
     """Wait until the phase of parity `phase` is complete."""
-    asm("{ .reg .pred p; L${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra L${:uid}; }", [], [bar, phase], "r,r")
+    asm(
+        "{ .reg .pred p; L${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra L${:uid}; }",
+        [],
+        [bar, phase],
+        "r,r",
+    )
 
 
 def mbarrier_passed(bar, phase):
     """1 if a wait for that phase would return at once, else 0."""
-    return asm("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", [Int32], [bar, phase], "=r,r,r", pure=False)
+    return asm(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }",
+        [Int32],
+        [bar, phase],
+        "=r,r,r",
+        pure=False,
+    )
 
 
 def expect_elected(bar, nbytes):
     """mbarrier_expect_tx by one lane."""
-    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes}; }}", [], [bar], "r")
+    asm(
+        f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes}; }}",
+        [],
+        [bar],
+        "r",
+    )
 
 
 # ---- fences

@@ -3,26 +3,40 @@
 Functions named `_elected` are called by a whole warp; one lane, chosen in the same piece of assembly, issues the
 copy. ptxas then issues it once a warp, where after a branch on the lane it writes a loop over the lanes that take it.
 """
+
 from .ptx import asm
 
 
 # ---- copy engine
 def bulk_load(dst, src, nbytes, bar, policy):
     """Copy engine: nbytes from global src to shared dst, completing on bar."""
-    asm(f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;",
-        [], [dst, src, bar, policy], "r,l,r,l")
+    asm(
+        f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;",
+        [],
+        [dst, src, bar, policy],
+        "r,l,r,l",
+    )
 
 
 def bulk_load_shared_often(dst, src, nbytes, bar):
     """Copy engine: nbytes from global src to shared dst, completing on bar; no cache hint, for what other CTAs read
     too."""
-    asm(f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {nbytes}, [$2];", [], [dst, src, bar], "r,l,r")
+    asm(
+        f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {nbytes}, [$2];",
+        [],
+        [dst, src, bar],
+        "r,l,r",
+    )
 
 
 def bulk_load_elected(dst, src, nbytes, bar, policy):
     """bulk_load by one lane."""
-    asm(f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3; }}",
-        [], [dst, src, bar, policy], "r,l,r,l")
+    asm(
+        f"{{ .reg .pred p; elect.sync _|p, 0xffffffff; @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3; }}",
+        [],
+        [dst, src, bar, policy],
+        "r,l,r,l",
+    )
 
 
 def bulk_prefetch(src, nbytes):

@@ -3,6 +3,7 @@
 All 32-bit registers are Int32; shifts are spelled in PTX, so signedness never matters. The compiler may move and
 merge all of these but `opaque`.
 """
+
 from cutlass import Float32, Int32, Int64
 
 from .ptx import asm
@@ -117,7 +118,12 @@ def if_negative(a, x, y):
 
 def outside(x, low, span):
     """1 where the unsigned x - low is above span, else 0."""
-    return asm("{ .reg .pred p; .reg .b32 d; sub.s32 d, $1, $2; setp.gt.u32 p, d, $3; selp.b32 $0, 1, 0, p; }", [Int32], [x, low, span], "=r,r,r,r")
+    return asm(
+        "{ .reg .pred p; .reg .b32 d; sub.s32 d, $1, $2; setp.gt.u32 p, d, $3; selp.b32 $0, 1, 0, p; }",
+        [Int32],
+        [x, low, span],
+        "=r,r,r,r",
+    )
 
 
 def opaque(a):
@@ -147,7 +153,12 @@ def bcast_half(a, high):
 def e4m3x2_to_f16x2(a):
     """Two E4M3 bytes in the low half -> f16x2 of their magnitudes; NaN (0x7F, 0xFF) stays NaN, bit 7 plays no part
     (sm_89 and later)."""
-    return asm("{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, $1; cvt.rn.f16x2.e4m3x2 x, l; abs.f16x2 $0, x; }", [Int32], [a], "=r,r")
+    return asm(
+        "{ .reg .b16 l, h; .reg .b32 x; mov.b32 {l, h}, $1; cvt.rn.f16x2.e4m3x2 x, l; abs.f16x2 $0, x; }",
+        [Int32],
+        [a],
+        "=r,r",
+    )
 
 
 def bmul2(a, b):

@@ -12,6 +12,7 @@ Of 16 bytes: `ldg_v4` is the plain read-only load; `ldg128` takes a cache policy
 (keys that are read once); `ld_v4` stays where it is written; `ld_v4_passing` does as well, and leaves no line in the
 L1 cache. Names that end in `_if` are predicated by a flag (Int32, not 0), so that the warp stays together.
 """
+
 from cutlass import Float32, Int32, Int64
 
 from .ptx import asm
@@ -25,8 +26,15 @@ def evict_first():
 # ---- global memory, read-only
 def ldg128(addr, offset, policy):
     """Four words, with a cache policy; no line of the L1 cache is taken."""
-    return list(asm(f"ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}], $5;", [Int32] * 4,
-                    [addr, policy], "=r,=r,=r,=r,l,l", pure=False))
+    return list(
+        asm(
+            f"ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}], $5;",
+            [Int32] * 4,
+            [addr, policy],
+            "=r,=r,=r,=r,l,l",
+            pure=False,
+        )
+    )
 
 
 def ldg32(addr, offset=0):
@@ -36,7 +44,13 @@ def ldg32(addr, offset=0):
 
 def ldg32_if(flag, addr):
     """0 where flag is 0; predicated, so that the warp stays together."""
-    return asm("{ .reg .pred p; mov.b32 $0, 0; setp.ne.b32 p, $1, 0; @p ld.global.nc.b32 $0, [$2]; }", [Int32], [flag, addr], "=&r,r,l", pure=False)
+    return asm(
+        "{ .reg .pred p; mov.b32 $0, 0; setp.ne.b32 p, $1, 0; @p ld.global.nc.b32 $0, [$2]; }",
+        [Int32],
+        [flag, addr],
+        "=&r,r,l",
+        pure=False,
+    )
 
 
 def ldg64(addr, offset=0):
@@ -46,7 +60,9 @@ def ldg64(addr, offset=0):
 
 def ldg_v4(addr, offset=0):
     """Four words at a 16-byte boundary."""
-    return list(asm(f"ld.global.nc.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+    return list(
+        asm(f"ld.global.nc.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False)
+    )
 
 
 def ldg_f32(addr, offset=0):
@@ -56,7 +72,9 @@ def ldg_f32(addr, offset=0):
 
 def ldg_u16(addr, offset=0):
     """Two bytes, zero-extended."""
-    return asm(f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
+    return asm(
+        f"{{ .reg .u16 h; ld.global.nc.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False
+    )
 
 
 def ldg_u8(addr, offset=0):
@@ -67,12 +85,22 @@ def ldg_u8(addr, offset=0):
 # ---- global memory, kept in place
 def ld_v4(addr, offset=0):
     """Four words at a 16-byte boundary."""
-    return list(asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+    return list(
+        asm(f"ld.global.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False)
+    )
 
 
 def ld_v4_passing(addr, offset=0):
     """As ld_v4, of what this SM does not read again soon: it takes no place in the L1 cache."""
-    return list(asm(f"ld.global.L1::no_allocate.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,l", pure=False))
+    return list(
+        asm(
+            f"ld.global.L1::no_allocate.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];",
+            [Int32] * 4,
+            [addr],
+            "=r,=r,=r,=r,l",
+            pure=False,
+        )
+    )
 
 
 def ld32(addr, offset=0):
@@ -82,7 +110,9 @@ def ld32(addr, offset=0):
 
 def ld_u16(addr, offset=0):
     """Two bytes, zero-extended."""
-    return asm(f"{{ .reg .u16 h; ld.global.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False)
+    return asm(
+        f"{{ .reg .u16 h; ld.global.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,l", pure=False
+    )
 
 
 def ld_u8(addr, offset=0):
@@ -95,8 +125,15 @@ def _load_if(kind, registers, flag, addr):
     names = ",".join(f"${i}" for i in range(registers))
     zero = " ".join(f"mov.b32 ${i}, 0;" for i in range(registers))
     value = f"{{{names}}}" if registers > 1 else names
-    out = asm("{ .reg .pred p; " + zero + f" setp.ne.b32 p, ${registers}, 0; @p ld.global.{kind} {value}, [${registers + 1}]; }}", [Int32] * registers,
-              [flag, addr], ",".join(["=&r"] * registers) + ",r,l", pure=False)
+    out = asm(
+        "{ .reg .pred p; "
+        + zero
+        + f" setp.ne.b32 p, ${registers}, 0; @p ld.global.{kind} {value}, [${registers + 1}]; }}",
+        [Int32] * registers,
+        [flag, addr],
+        ",".join(["=&r"] * registers) + ",r,l",
+        pure=False,
+    )
     return list(out) if registers > 1 else out
 
 
@@ -169,17 +206,23 @@ def lds64(addr, offset=0):
 
 def lds128(addr, offset=0):
     """Four words at a 16-byte boundary."""
-    return list(asm(f"ld.shared.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,r", pure=False))
+    return list(
+        asm(f"ld.shared.v4.b32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Int32] * 4, [addr], "=r,=r,=r,=r,r", pure=False)
+    )
 
 
 def lds128_f32(addr, offset=0):
     """Four floats at a 16-byte boundary."""
-    return list(asm(f"ld.shared.v4.f32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Float32] * 4, [addr], "=f,=f,=f,=f,r", pure=False))
+    return list(
+        asm(f"ld.shared.v4.f32 {{$0,$1,$2,$3}}, [$4+{offset}];", [Float32] * 4, [addr], "=f,=f,=f,=f,r", pure=False)
+    )
 
 
 def lds_u16(addr, offset=0):
     """Two bytes, zero-extended."""
-    return asm(f"{{ .reg .u16 h; ld.shared.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,r", pure=False)
+    return asm(
+        f"{{ .reg .u16 h; ld.shared.u16 h, [$1+{offset}]; cvt.u32.u16 $0, h; }}", [Int32], [addr], "=r,r", pure=False
+    )
 
 
 def lds_u8(addr, offset=0):

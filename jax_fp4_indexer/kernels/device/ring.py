@@ -1,5 +1,6 @@
 """Stages of a ring buffer in shared memory: which stage comes next, and with which parity its barriers are waited
 for."""
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32

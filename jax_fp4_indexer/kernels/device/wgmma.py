@@ -13,11 +13,12 @@ step is at byte
 K-major with 128-byte swizzle: of n rows the 16-byte piece c of row r is at `(c // 8) * n * 128 + r * 128 + ((c % 8) ^
 (r % 8)) * 16`.
 """
+
 from cutlass import Float32, Int32, Int64
 
 from .ptx import asm
 
-CORE_STRIDE_K, CORE_STRIDE_N = 128, 256     # bytes between core matrices
+CORE_STRIDE_K, CORE_STRIDE_N = 128, 256  # bytes between core matrices
 
 
 def operand_descriptor(addr):
@@ -34,8 +35,10 @@ def mma(d, a, descriptor, columns, accumulate):
     """d (columns / 2 f32) = [d +] a (4 x f16x2: 16 keys of this warp) * B (16 x columns)."""
     n = columns // 2
     regs = ",".join(f"${i}" for i in range(n))
-    text = ("{ .reg .pred p; setp.ne.b32 p, " + str(int(accumulate)) + ", 0; "
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{regs}}}, {{${n},${n + 1},${n + 2},${n + 3}}}, ${n + 4}, p, 1, 1, 0; }}")
+    text = (
+        "{ .reg .pred p; setp.ne.b32 p, " + str(int(accumulate)) + ", 0; "
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{regs}}}, {{${n},${n + 1},${n + 2},${n + 3}}}, ${n + 4}, p, 1, 1, 0; }}"
+    )
     constraints = ",".join(["=f"] * n + ["r"] * 4 + ["l"] + [str(i) for i in range(n)])
     return list(asm(text, [Float32] * n, [*a, descriptor, *d], constraints, pure=False))
 
@@ -56,7 +59,10 @@ def start_tile(kind, columns, row_bytes, a, b):
 
     kind: "bf16" | "s8"; a: registers, four a K step of 32 bytes, or a descriptor; b: descriptor."""
     n, steps, in_registers = columns // 2, row_bytes // 32, isinstance(a, list)
-    name, flags = {"bf16": ("k16.f32.bf16.bf16", ", 1, 1, 0" if in_registers else ", 1, 1, 0, 0"), "s8": ("k32.s32.s8.s8", "")}[kind]
+    name, flags = {
+        "bf16": ("k16.f32.bf16.bf16", ", 1, 1, 0" if in_registers else ", 1, 1, 0, 0"),
+        "s8": ("k32.s32.s8.s8", ""),
+    }[kind]
     operands = [*a, b] if in_registers else [a, b]
     accumulator = "{" + ",".join(f"${i}" for i in range(n)) + "}"
     text = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
@@ -65,16 +71,35 @@ def start_tile(kind, columns, row_bytes, a, b):
         if not in_registers:
             of_a = "a"
             text.append(f"add.s64 a, ${n}, {_k_step(k, 64)};")
-        text += [f"add.s64 b, ${n + len(operands) - 1}, {_k_step(k, columns)};", f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};"]
+        text += [
+            f"add.s64 b, ${n + len(operands) - 1}, {_k_step(k, columns)};",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}{name} {accumulator}, {of_a}, b, {int(k > 0)}{flags};",
+        ]
     text.append("wgmma.commit_group.sync.aligned; }")
-    return list(asm("\n".join(text), [Int32] * n, operands, ",".join(["=&r"] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]), pure=False))
+    return list(
+        asm(
+            "\n".join(text),
+            [Int32] * n,
+            operands,
+            ",".join(["=&r"] * n + (["r"] * len(a) if in_registers else ["l"]) + ["l"]),
+            pure=False,
+        )
+    )
 
 
 def fence(regs):
     """Orders the writes of these registers before the matrix instructions that follow (they pass through it, so
     nothing sinks below)."""
     n = len(regs)
-    return list(asm("wgmma.fence.sync.aligned;", [Int32] * n, regs, ",".join(["=r"] * n + [str(i) for i in range(n)]), pure=False))
+    return list(
+        asm(
+            "wgmma.fence.sync.aligned;",
+            [Int32] * n,
+            regs,
+            ",".join(["=r"] * n + [str(i) for i in range(n)]),
+            pure=False,
+        )
+    )
 
 
 def commit():
@@ -85,7 +110,15 @@ def commit():
 def wait(d, groups):
     """Until at most `groups` commit groups are in flight; d is the accumulator that is complete then."""
     n = len(d)
-    return list(asm(f"wgmma.wait_group.sync.aligned {groups};", [Float32] * n, d, ",".join(["=f"] * n + [str(i) for i in range(n)]), pure=False))
+    return list(
+        asm(
+            f"wgmma.wait_group.sync.aligned {groups};",
+            [Float32] * n,
+            d,
+            ",".join(["=f"] * n + [str(i) for i in range(n)]),
+            pure=False,
+        )
+    )
 
 
 def wait_for(groups):

@@ -1,4 +1,5 @@
 """The maximum of a block of keys, of partial maxima that lie in the registers of a warp."""
+
 from ..device.ptx_math import and_, fmax_nan, select_f32
 from ..device.ptx_warp import shfl_xor_f32
 

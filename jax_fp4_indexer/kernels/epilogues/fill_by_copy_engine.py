@@ -2,6 +2,7 @@
 -inf and follow one another are copied out of a stretch of shared memory that holds nothing else. Ordinary stores of
 the same bytes, 32 lanes wide, pass through the path that brings operands from shared memory to the tensor cores, and
 take the copying warps' time."""
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -16,7 +17,15 @@ CHUNK_BYTES = 128 * 4
 
 
 @cute.jit
-def write_pattern(falls: Int32, pattern: Int32, size: cutlass.Constexpr, warp: Int32, lane: Int32, warps: cutlass.Constexpr, barrier: cutlass.Constexpr):
+def write_pattern(
+    falls: Int32,
+    pattern: Int32,
+    size: cutlass.Constexpr,
+    warp: Int32,
+    lane: Int32,
+    warps: cutlass.Constexpr,
+    barrier: cutlass.Constexpr,
+):
     """Warps 0 .. warps - 1 write `size` bytes of what the fill writes to shared address `pattern`. falls: the plan's
     word of that name."""
     bits = fill_by_table.fill_bits(falls)
@@ -31,7 +40,7 @@ def fill_unit(args, layout, unit: Int64, lane: Int32, pattern: Int32, size: cutl
     """One warp writes one unit. Lane 0 issues the copies; `bulk_stores_have_read` before shared memory goes."""
     chunks = fill_by_table.chunks_of_unit(args, layout, unit, lane)
     copied = Int32(0)
-    if (args.tokens & 3) == 0:          # rows start on 16 bytes
+    if (args.tokens & 3) == 0:  # rows start on 16 bytes
         # The last chunk may be short
         copied = chunks.whole & (shl_by(Int32(1), (args.tokens >> 7) - chunks.first) - 1)
     some = chunks.some & ~copied

@@ -7,6 +7,7 @@ group, head, kb), kb fastest, so that neighbours in the numbering cost about the
 not start on 16 bytes are written a word a lane. Where the header says that a sum decreases, NaN goes to every slot
 instead.
 """
+
 import dataclasses
 
 import cutlass
@@ -42,6 +43,7 @@ class Chunks:
     whole  those of them that need it everywhere
     bits   what is written
     """
+
     base: Int64
     kb: Int32
     first: Int32
@@ -61,7 +63,7 @@ def chunks_of_unit(args, layout, unit: Int64, lane: Int32):
     chunks = (args.tokens + 127) // 128
     c0 = Int32(group) * 32
     c = c0 + lane
-    least, most = Int32(2**31 - 1), Int32(2**31 - 1)        # a chunk that does not exist is left alone
+    least, most = Int32(2**31 - 1), Int32(2**31 - 1)  # a chunk that does not exist is left alone
     falls = ldg32(scratch, Scratch.FALLS)
     if c < chunks:
         least = ldg32(scratch + layout.chunk_min + Int64(c) * 4)

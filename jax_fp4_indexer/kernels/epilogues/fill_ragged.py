@@ -4,6 +4,7 @@ sequence.
 Scores are [Hq, Ktiles, Tq]. A lane has a token of its own and a warp goes through the rows (head, block) that its
 tokens need, so that a store fills a line; where a row is shorter than a line, a warp writes several rows at a time.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
@@ -21,7 +22,7 @@ def fill_invisible(seqs, falls, scores, heads_q, thread, threads, store: cutlass
     seqs, nothing = seqs.unless(falls), fill_bits(falls)
     thread, tokens = opaque(thread), seqs.tokens
     warp, warps, lane = thread >> 5, threads >> 5, thread & 31
-    side = cutlass.min(32 - clz(tokens - 1), 5)         # log2 of the tokens that a warp writes side by side
+    side = cutlass.min(32 - clz(tokens - 1), 5)  # log2 of the tokens that a warp writes side by side
     groups = cutlass.max((tokens + 31) >> 5, 1)
     # Warps `group`, `group + groups`, ... share the rows of a group of tokens; those over are idle. More groups than
     # warps: one after the other.
@@ -34,7 +35,16 @@ def fill_invisible(seqs, falls, scores, heads_q, thread, threads, store: cutlass
             group = groups
     while group < groups:
         token = group * 32 + (lane & (shl_by(Int32(1), side) - 1))
-        fill_tokens(seqs, nothing, scores, heads_q, token, shl_by(first, 5 - side) + (lane >> side), shl_by(sharing, 5 - side), store)
+        fill_tokens(
+            seqs,
+            nothing,
+            scores,
+            heads_q,
+            token,
+            shl_by(first, 5 - side) + (lane >> side),
+            shl_by(sharing, 5 - side),
+            store,
+        )
         group = group + warps
 
 
@@ -44,7 +54,7 @@ def fill_tokens(seqs, nothing, scores, heads_q, token, first, step, store: cutla
     lane's token does not have. Upwards from the end, all lanes are in the same row until they are done, whatever
     their sequences have, without asking one another (which cost the wide kernels 45 registers)."""
     k_tiles, tokens = seqs.k_tiles, seqs.tokens
-    blocks = k_tiles                                    # nothing to write: a token that does not exist
+    blocks = k_tiles  # nothing to write: a token that does not exist
     if token < tokens:
         blocks = blocks_of(seqs, token)
     head = Int32(0)

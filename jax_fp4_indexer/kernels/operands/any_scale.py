@@ -14,6 +14,7 @@ The mxfp4 arithmetic is right for every pair of bytes: exponents are added as in
 flush, and byte 255 makes the score NaN. Results below 2^-126 are flushed or rounded once; above the range they are
 infinite.
 """
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
@@ -23,7 +24,7 @@ from ..device.ptx_math import fmax_nan, fmul, hmul2, pow2_f32, select_f32
 from ..device.ptx_warp import shfl_idx
 from .f16 import codes_to_f16
 
-TWO_POW_14 = 0x74007400         # f16x2
+TWO_POW_14 = 0x74007400  # f16x2
 
 
 def query_operands(words):
@@ -80,7 +81,7 @@ def mxfp4_piece(lo, hi, k_lo, k_hi, b, q_byte, lane, chains: cutlass.Constexpr[i
     t = lane % 4
     total = [Float32(0.0)] * 4
     for x in cutlass.range(4, unroll=1):
-        mine = Int32(0) - Int32(t == x)         # only the lanes that hold group x feed the product
+        mine = Int32(0) - Int32(t == x)  # only the lanes that hold group x feed the product
         dot = multiply(key_operands([r & mine for r in lo], [r & mine for r in hi]), b, chains)
         k = [shfl_idx(k_lo, lane - t + x), shfl_idx(k_hi, lane - t + x)]
         q = [shfl_idx(q_byte, 8 * t + x), shfl_idx(q_byte, 8 * t + 4 + x)]

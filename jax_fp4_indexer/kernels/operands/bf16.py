@@ -13,12 +13,13 @@ not see it.
             both ends of fp32. Other bytes give a finite wrong value: prepare flags them and the exact kernel replaces
             the scores.
 """
+
 from cutlass import Int32
 
 from ..device.ptx_math import and_, bmul2, imad, mux, select, shl, shr
 from ..device.ptx_memory import ld_u8, ld_u16
 
-OUT_SCALE = {"nvfp4": 2.0**20, "mxfp4": 1.0}    # what the scores are multiplied by to undo the shifts
+OUT_SCALE = {"nvfp4": 2.0**20, "mxfp4": 1.0}  # what the scores are multiplied by to undo the shifts
 NAN_PAIR = 0x7FC07FC0
 
 
@@ -32,7 +33,7 @@ def key_codes_to_bf16(w, scale, format):
     range."""
     if format == "nvfp4":
         return codes_to_bf16(w, scale)
-    return [bmul2(bmul2(pair, Int32(0x7E807E80)), scale) for pair in _pairs(w)]      # 2^126
+    return [bmul2(bmul2(pair, Int32(0x7E807E80)), scale) for pair in _pairs(w)]  # 2^126
 
 
 def _pairs(w):
@@ -48,7 +49,7 @@ def _pairs(w):
 def _e4m3_scale(byte):
     """scale * 2^116, twice in a word; only the low 7 bits of `byte` are looked at."""
     m = imad(and_(byte, 0x7F), 0x00100010, Int32(0))
-    x = bmul2(bmul2(m, Int32(0x7F007F00)), Int32(0x76007600))       # * 2^127 * 2^109
+    x = bmul2(bmul2(m, Int32(0x7F007F00)), Int32(0x76007600))  # * 2^127 * 2^109
     return select(m, Int32(0x07F007F0), Int32(NAN_PAIR), x)
 
 

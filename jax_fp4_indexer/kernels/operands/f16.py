@@ -9,12 +9,13 @@ f16x2, the operands of two k16 steps:
 
 The order of d is permuted, the same way for queries and keys, so the dot product does not see it.
 """
+
 from cutlass import Int32
 
 from ..device.ptx_math import and_, bcast_half, e4m3x2_to_f16x2, imad, mad, mux, shl, shr
 
 SIGN_AND_CODE = 0x8E008E00
-CODE_EXPONENT = -14             # an operand is value * 2^CODE_EXPONENT
+CODE_EXPONENT = -14  # an operand is value * 2^CODE_EXPONENT
 
 
 def codes_to_f16(w, two=None):
@@ -24,7 +25,12 @@ def codes_to_f16(w, two=None):
     0111000, a nibble s e e m in front of a 0 carries its s into bit 7 of the byte."""
     odd = mux(w, shr(w, 3), 0x80808080)
     even = mux(shl(w, 4), shl(w, 1), 0x80808080) if two is None else mad(and_(w, 0x0F0F0F0F), two, 0x70707070)
-    return (and_(odd, SIGN_AND_CODE), and_(shl(odd, 8), SIGN_AND_CODE), and_(even, SIGN_AND_CODE), and_(shl(even, 8), SIGN_AND_CODE))
+    return (
+        and_(odd, SIGN_AND_CODE),
+        and_(shl(odd, 8), SIGN_AND_CODE),
+        and_(even, SIGN_AND_CODE),
+        and_(shl(even, 8), SIGN_AND_CODE),
+    )
 
 
 def nvfp4_scales(raw):

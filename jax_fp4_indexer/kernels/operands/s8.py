@@ -6,6 +6,7 @@ held is value * 2^(exponent - 127) in units of 2^(e - 128). Products and sums of
 and fp32 sums are exact in any order, and a score is its integer times 2^(q + k - 256): the same bits as in the bf16
 products wherever those are right. Other d give wrong bytes, but code 0 is always 0.
 """
+
 from cutlass import Int32
 
 from ..device.integers import signed
@@ -16,7 +17,12 @@ def tables(d):
     """Bytes of 2 * |value| << d of the 8 magnitudes, then of their negatives: two words each."""
     kept = shl_by(Int32(0xFF), d) & 0xFF
     kept = kept * 0x01010101
-    return [shl_by(Int32(0x03020100), d), shl_by(Int32(0x0C080604), d), shl_by(Int32(signed(0xFDFEFF00)), d) & kept, shl_by(Int32(signed(0xF4F8FAFC)), d) & kept]
+    return [
+        shl_by(Int32(0x03020100), d),
+        shl_by(Int32(0x0C080604), d),
+        shl_by(Int32(signed(0xFDFEFF00)), d) & kept,
+        shl_by(Int32(signed(0xF4F8FAFC)), d) & kept,
+    ]
 
 
 def codes_to_s8(w, t):

@@ -6,6 +6,7 @@ copies of the byte's bit 7 instead. Two look-ups therefore, in tables whose byte
 x for positive codes and 0 for negative ones; `negative`, asked with the signs turned over, yields (-x / 2) mod 128
 for negative codes and 0 for positive ones. Their sum, the second doubled, carries nowhere: every x is even.
 """
+
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -13,9 +14,9 @@ from ..device.integers import signed
 from ..device.ptx_math import imad, prmt, shr, xor
 from ..device.ptx_memory import sts_v4
 
-SHIFTS = 3                      # 4 * 6 * 2^2 = 96 is the last that fits a byte
+SHIFTS = 3  # 4 * 6 * 2^2 = 96 is the last that fits a byte
 TABLE_BYTES = SHIFTS * 16
-_LOW, _HIGH = 0x03020100, 0x0C080604            # 2 * value of codes 0 .. 7
+_LOW, _HIGH = 0x03020100, 0x0C080604  # 2 * value of codes 0 .. 7
 
 
 @cute.jit
@@ -24,7 +25,10 @@ def store_tables(tables, thread):
     1 write."""
     if thread < SHIFTS:
         low, high = Int32(_LOW) << thread, Int32(_HIGH) << thread
-        sts_v4(tables + thread * 16, [low << 1, high << 1, Int32(signed(0x80808000)) - low, Int32(signed(0x80808080)) - high])
+        sts_v4(
+            tables + thread * 16,
+            [low << 1, high << 1, Int32(signed(0x80808000)) - low, Int32(signed(0x80808080)) - high],
+        )
 
 
 def codes_to_s8(w, t):

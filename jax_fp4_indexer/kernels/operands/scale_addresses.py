@@ -14,11 +14,12 @@ is made of:
 | Instructions | PTX `shr` and `and` | numbers of which LLVM would make more instructions, not fewer |
 | Shifts | PTX `shr`, and `&` | the same, where LLVM may fold the masks |
 """
+
 from ...configs.block_scores import GROUPS
 from ..device.ptx_math import and_, shr
 
-SCALE_TILE = 512                # bytes of 128 rows and 4 groups
-SCALE_ROW = 16                  # bytes from a row to the next one, in rows 32 i .. 32 i + 31
+SCALE_TILE = 512  # bytes of 128 rows and 4 groups
+SCALE_ROW = 16  # bytes from a row to the next one, in rows 32 i .. 32 i + 31
 
 
 def _log2(n: int) -> int:
@@ -28,6 +29,7 @@ def _log2(n: int) -> int:
 
 class Operators:
     """x // n, x % n, and the digit x // n % m. n and m: powers of two."""
+
     quotient = staticmethod(lambda x, n: x // n)
     remainder = staticmethod(lambda x, n: x % n)
     digit = staticmethod(lambda x, n, m: x % (n * m) // n)

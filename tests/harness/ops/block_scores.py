@@ -1,4 +1,5 @@
 """`fp4_indexer_block_scores` for the tests that serve every op. Its rows: tests/support/cases.py, and tests/simulated/cases.py for the machinery of kernels."""
+
 import dataclasses
 import functools
 import hashlib
@@ -28,24 +29,45 @@ def wire(inp, layout, passes_of=None):
     """The custom call of some inputs (support.inputs.Inputs). passes_of: pages of a pass, where a variant works in passes."""
     _, Hq, Hkv, _, B, tiles = inp.shape
     a = inp.arrays(layout)
-    head_scale = np.broadcast_to(np.float32(1 if inp.q_global is None else inp.q_global), (Hq,)) \
-        * np.repeat(np.broadcast_to(np.float32(1 if inp.k_global is None else inp.k_global), (Hkv,)), Hq // Hkv)
-    operands = dict(q=inp.q, k=inp.k, q_scale=np.ascontiguousarray(a["q_scale"]), k_scale=np.ascontiguousarray(a["k_scale"]), kv_indices=inp.kv_indices,
-                    cu_seqlens_q=inp.cu_q, cu_seqlens_k=inp.cu_k, cu_page_offsets=inp.cu_p,
-                    qo_offset=np.zeros(B, np.int32) if inp.qo_offset is None else inp.qo_offset, head_scale=np.ascontiguousarray(head_scale, np.float32))
+    head_scale = np.broadcast_to(np.float32(1 if inp.q_global is None else inp.q_global), (Hq,)) * np.repeat(
+        np.broadcast_to(np.float32(1 if inp.k_global is None else inp.k_global), (Hkv,)), Hq // Hkv
+    )
+    operands = dict(
+        q=inp.q,
+        k=inp.k,
+        q_scale=np.ascontiguousarray(a["q_scale"]),
+        k_scale=np.ascontiguousarray(a["k_scale"]),
+        kv_indices=inp.kv_indices,
+        cu_seqlens_q=inp.cu_q,
+        cu_seqlens_k=inp.cu_k,
+        cu_page_offsets=inp.cu_p,
+        qo_offset=np.zeros(B, np.int32) if inp.qo_offset is None else inp.qo_offset,
+        head_scale=np.ascontiguousarray(head_scale, np.float32),
+    )
     mask = 0 if not inp.causal else 1 if inp.qo_offset is None else 2
     passes = {"pages_per_pass": passes_of} if passes_of else {}
-    return Wire(operands, {"format": inp.fmt, "scale_layout": layout, "mask": mask, "max_seqlen_q": inp.max_seqlen_q, **passes}, {"k_tiles": tiles})
+    return Wire(
+        operands,
+        {"format": inp.fmt, "scale_layout": layout, "mask": mask, "max_seqlen_q": inp.max_seqlen_q, **passes},
+        {"k_tiles": tiles},
+    )
 
 
 class BlockScores:
     spec = SPEC
-    made_by_the_op = ("path",)      # choices that a caller does not make
-    through_the_driver = "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"       # parts of names of rows for jax.jit on a pretended GPU in make test; default: the quick ones
-    apart = ("path",)       # of portable kernels whose source is another arch's, a decode and a prefill are among the quick variants
+    made_by_the_op = ("path",)  # choices that a caller does not make
+    through_the_driver = "k_lengths_causal-,ragged_1-,wide_0,sim_passes-"  # parts of names of rows for jax.jit on a pretended GPU in make test; default: the quick ones
+    apart = (
+        "path",
+    )  # of portable kernels whose source is another arch's, a decode and a prefill are among the quick variants
 
     def cases(self, *tags, path=None, format=None, match="", **_):
-        rows = [c for p in ((path,) if path else ("decode", "prefill")) for f in ((format,) if format else SPEC.choices()["format"]) for c in cases.of(p, f, match)]
+        rows = [
+            c
+            for p in ((path,) if path else ("decode", "prefill"))
+            for f in ((format,) if format else SPEC.choices()["format"])
+            for c in cases.of(p, f, match)
+        ]
         return [c for c in {c.name: c for c in rows}.values() if set(tags) <= c.tags]
 
     def identity(self, case):
@@ -63,11 +85,13 @@ class BlockScores:
 
     def call(self, case, implementation, choices):
         inp, bound = built(case.table)[0], {}
-        if case.passes_of:          # a bound on the memory of a staged prefill that admits no more pages
+        if case.passes_of:  # a bound on the memory of a staged prefill that admits no more pages
             Tq, _, Hkv, _, B, _ = inp.shape
             bound["max_scratch_bytes"] = Scratch.layout(B, Tq, Hkv, case.passes_of).size(inp.fmt)
         layout = choices.get("scale_layout", "public")
-        return functools.partial(jfi.fp4_indexer_block_scores, implementation=implementation, **bound, **inp.statics(layout)), inp.arrays(layout)
+        return functools.partial(
+            jfi.fp4_indexer_block_scores, implementation=implementation, **bound, **inp.statics(layout)
+        ), inp.arrays(layout)
 
     def truth(self, case):
         return built(case.table)[1]
@@ -81,7 +105,9 @@ class BlockScores:
         return golden.exact(built(case.table)[0], choices.get("path", "decode")) if case.table.exact else None
 
     def _with(self, case, name, inp):
-        return dataclasses.replace(case, table=dataclasses.replace(case.table, name=f"{case.name}~{name}", make=lambda _: inp))
+        return dataclasses.replace(
+            case, table=dataclasses.replace(case.table, name=f"{case.name}~{name}", make=lambda _: inp)
+        )
 
     def scrambled(self, case, seed):
         return self._with(case, f"scrambled{seed}", inputs.scramble(built(case.table)[0], seed))
@@ -95,7 +121,9 @@ class BlockScores:
         found = []
         for b in sorted({rows[0], rows[-1]}) if len(rows) > 1 else ():
             single, q0, q_len = inputs.alone(inp, b)
-            found.append((self._with(case, f"alone{b}", single), {"scores": (np.s_[..., q0:q0 + q_len], np.s_[..., :q_len])}))
+            found.append(
+                (self._with(case, f"alone{b}", single), {"scores": (np.s_[..., q0 : q0 + q_len], np.s_[..., :q_len])})
+            )
         return found
 
 

@@ -1,11 +1,12 @@
 """Inputs for the kernels of the wheel, and what they should give, in float64."""
+
 import ctypes as C
 import dataclasses
 
 import numpy as np
 
-E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6])
-E4M3 = np.array([(8 + m if e else m) * 2.0**(max(e, 1) - 10) for e in range(16) for m in range(8)])
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+E4M3 = np.array([(8 + m if e else m) * 2.0 ** (max(e, 1) - 10) for e in range(16) for m in range(8)])
 E4M3[127] = np.nan
 POISON = 0xDE
 HEADS = 64
@@ -31,7 +32,11 @@ def from_bf16(u):
 
 def as_type(x, name):
     """float -> the array whose bytes are `x` in that type, and its values in float64."""
-    array = {"Float32": lambda: x.astype(np.float32), "Float16": lambda: x.astype(np.float16), "BFloat16": lambda: to_bf16(x)}[name]()
+    array = {
+        "Float32": lambda: x.astype(np.float32),
+        "Float16": lambda: x.astype(np.float16),
+        "BFloat16": lambda: to_bf16(x),
+    }[name]()
     return array, values_of(array, name)
 
 
@@ -42,6 +47,7 @@ def values_of(array, name):
 @dataclasses.dataclass
 class Problem:
     """Buffers in the order of the entry's pointers: (name, array, written by the kernel); then its integers and floats."""
+
     buffers: list
     scalars: list
 
@@ -50,7 +56,10 @@ class Problem:
 
 
 def schedule(job, lens):
-    return Problem([("lens", np.array(lens, np.int32), False), ("meta", np.full((job["ctas"] + 1, 2), -7, np.int32), True)], [C.c_int32(len(lens))])
+    return Problem(
+        [("lens", np.array(lens, np.int32), False), ("meta", np.full((job["ctas"] + 1, 2), -7, np.int32), True)],
+        [C.c_int32(len(lens))],
+    )
 
 
 def schedule_expected(job, lens):
@@ -64,11 +73,21 @@ def schedule_expected(job, lens):
 
 def logits(job, lens, seed=0):
     """Random pages of codes and scales, queries, weights of heads; `table` names pages in random order."""
-    rng, page, next_n, batch, fp4 = np.random.RandomState(seed), job["page"], job["next_n"], len(lens), job["kind"] == "fp4_logits"
+    rng, page, next_n, batch, fp4 = (
+        np.random.RandomState(seed),
+        job["page"],
+        job["next_n"],
+        len(lens),
+        job["kind"] == "fp4_logits",
+    )
     rows, width = HEADS * next_n, 64 if fp4 else 128
     need = [-(-n // 128) * 128 // page for n in lens]
     pages = sum(need) + 2
-    some = lambda *shape: rng.randint(0, 256, shape).astype(np.uint8) if fp4 else rng.randint(0, 2, shape).astype(np.uint8) << 7 | rng.randint(40, 64, shape).astype(np.uint8)
+    some = lambda *shape: (
+        rng.randint(0, 256, shape).astype(np.uint8)
+        if fp4
+        else rng.randint(0, 2, shape).astype(np.uint8) << 7 | rng.randint(40, 64, shape).astype(np.uint8)
+    )
     table, free = np.zeros((batch, max(need)), np.int32), rng.permutation(pages)
     for b, n in enumerate(need):
         table[b, :n], free = free[:n], free[n:]
@@ -76,16 +95,29 @@ def logits(job, lens, seed=0):
     if fp4:
         scales = rng.randint(124, 131, (pages, page, 4)).astype(np.uint8)
     else:
-        scales = (2.0**rng.randint(-3, 3, (pages, page, 1)) * (1 + rng.randint(0, 128, (pages, page, 1)) / 128)).astype(np.float32).view(np.uint8)
+        scales = (
+            (2.0 ** rng.randint(-3, 3, (pages, page, 1)) * (1 + rng.randint(0, 128, (pages, page, 1)) / 128))
+            .astype(np.float32)
+            .view(np.uint8)
+        )
     kv = np.concatenate([codes.reshape(pages, -1), scales.reshape(pages, -1)], 1)
     weights, _ = as_type(rng.randint(-8, 9, (batch, rows)) / 8, job["epilogue"])
     columns = -(-max(lens) // 256) * 256
-    scores = np.full((batch * next_n, columns), POISON, np.uint8).repeat({"Float32": 4}.get(job["output"], 2), 1).view({"Float32": np.float32, "Float16": np.float16, "BFloat16": np.uint16}[job["output"]])
+    scores = (
+        np.full((batch * next_n, columns), POISON, np.uint8)
+        .repeat({"Float32": 4}.get(job["output"], 2), 1)
+        .view({"Float32": np.float32, "Float16": np.float16, "BFloat16": np.uint16}[job["output"]])
+    )
     buffers = [("kv", kv, False), ("q", some(batch, rows, width), False)]
     if fp4:
         buffers.append(("sf_q", rng.randint(124, 131, (batch, rows, 4)).astype(np.uint8), False))
-    buffers += [("weights", weights, False), ("scores", scores, True), ("table", table, False), ("lens", np.array(lens, np.int32), False),
-                ("meta", schedule_expected(job, lens).astype(np.int32), False)]
+    buffers += [
+        ("weights", weights, False),
+        ("scores", scores, True),
+        ("table", table, False),
+        ("lens", np.array(lens, np.int32), False),
+        ("meta", schedule_expected(job, lens).astype(np.int32), False),
+    ]
     return Problem(buffers, [C.c_int32(x) for x in (pages, batch, columns, table.shape[1])])
 
 
@@ -94,20 +126,23 @@ def logits_expected(job, problem):
     kv, q, table, lens, weights = (problem.array(n) for n in ("kv", "q", "table", "lens", "weights"))
     page, next_n, fp4, batch = job["page"], job["next_n"], job["kind"] == "fp4_logits", len(lens)
     width = 64 if fp4 else 128
-    codes, scales = kv[:, :page * width].reshape(-1, page, width), np.ascontiguousarray(kv[:, page * width:]).reshape(-1, page, 4)
+    codes, scales = (
+        kv[:, : page * width].reshape(-1, page, width),
+        np.ascontiguousarray(kv[:, page * width :]).reshape(-1, page, 4),
+    )
     if fp4:
-        keys = fp4_values(codes) * np.repeat(2.0**(scales.astype(int) - 127), 32, -1)
-        queries, after = fp4_values(q) * np.repeat(2.0**(problem.array("sf_q").astype(int) - 127), 32, -1), None
+        keys = fp4_values(codes) * np.repeat(2.0 ** (scales.astype(int) - 127), 32, -1)
+        queries, after = fp4_values(q) * np.repeat(2.0 ** (problem.array("sf_q").astype(int) - 127), 32, -1), None
     else:
         keys, queries, after = e4m3_values(codes), e4m3_values(q), scales.view(np.float32)[..., 0].astype(np.float64)
     scores = np.full(problem.array("scores").shape, np.nan)
     sums, w = scores.copy(), values_of(weights, job["epilogue"]).reshape(batch, next_n, HEADS)
     for b, n in enumerate(lens):
-        used = table[b, :-(-n // page)]
+        used = table[b, : -(-n // page)]
         k = keys[used].reshape(-1, 128)[:n]
         factor = 1.0 if after is None else after[used].reshape(-1)[:n]
         for t in range(next_n):
-            rows = queries[b, t * HEADS:(t + 1) * HEADS]
+            rows = queries[b, t * HEADS : (t + 1) * HEADS]
             scores[b * next_n + t, :n] = w[b, t] @ np.maximum(rows @ k.T, 0) * factor
             sums[b * next_n + t, :n] = np.abs(w[b, t]) @ (np.abs(rows) @ np.abs(k).T) * factor
     return scores, sums
@@ -120,8 +155,16 @@ def quantiser(job, rows, seed=1):
     groups = width // group
     size = -(-rows // 128) * 128 * -(-groups // 4) * 4 if job["swizzled"] else rows * groups
     codes, scales = np.full((rows, width // 2), POISON, np.uint8), np.full(size, POISON, np.uint8)
-    return Problem([("x", x, False), ("w", w, False), ("codes", codes, True), ("scales", scales, True), ("global_scale", np.float32([0.75]), False)],
-                   [C.c_int32(rows), C.c_int32(size), C.c_float(1e-6)])
+    return Problem(
+        [
+            ("x", x, False),
+            ("w", w, False),
+            ("codes", codes, True),
+            ("scales", scales, True),
+            ("global_scale", np.float32([0.75]), False),
+        ],
+        [C.c_int32(rows), C.c_int32(size), C.c_float(1e-6)],
+    )
 
 
 def row_major_scales(scales, rows, groups, swizzled):
@@ -145,7 +188,7 @@ def quantiser_expected(job, problem):
     if job["group"] == 16:
         want, value = nearest(by * greatest / 6, E4M3[:127]), E4M3[chosen & 127] / by
     else:
-        want, value = np.ceil(np.log2(greatest / 6)).astype(int) + 127, 2.0**(chosen.astype(int) - 127)
+        want, value = np.ceil(np.log2(greatest / 6)).astype(int) + 127, 2.0 ** (chosen.astype(int) - 127)
     return (y / value[..., None]).reshape(len(x), -1), want, chosen
 
 
@@ -162,25 +205,47 @@ def tiled_scales(scales):
     rows, groups = scales.shape
     padded = np.zeros((-(-rows // 128) * 128, -(-groups // 4) * 4), np.uint8)
     padded[:rows, :groups] = scales
-    return np.ascontiguousarray(padded.reshape(padded.shape[0] // 128, 4, 32, -1, 4).transpose(0, 3, 2, 1, 4)).reshape(-1)
+    return np.ascontiguousarray(padded.reshape(padded.shape[0] // 128, 4, 32, -1, 4).transpose(0, 3, 2, 1, 4)).reshape(
+        -1
+    )
 
 
 def gemm(job, m, n, k, seed=2):
     rng, fp4 = np.random.RandomState(seed), job["codes"] == "Float4E2M1FN"
+
     def codes(rows):
-        return rng.randint(0, 256, (rows, k // 2)).astype(np.uint8) if fp4 else (rng.randint(0, 2, (rows, k)) << 7 | rng.randint(40, 72, (rows, k))).astype(np.uint8)
+        return (
+            rng.randint(0, 256, (rows, k // 2)).astype(np.uint8)
+            if fp4
+            else (rng.randint(0, 2, (rows, k)) << 7 | rng.randint(40, 72, (rows, k))).astype(np.uint8)
+        )
+
     def scales(rows):
-        return (rng.randint(40, 72, (rows, k // job["group"])) if job["scales"] == "Float8E4M3FN" else rng.randint(124, 131, (rows, k // job["group"]))).astype(np.uint8)
+        return (
+            rng.randint(40, 72, (rows, k // job["group"]))
+            if job["scales"] == "Float8E4M3FN"
+            else rng.randint(124, 131, (rows, k // job["group"]))
+        ).astype(np.uint8)
+
     sfa, sfb = scales(m), scales(n)
     out, _ = as_type(np.full((m, n), -123.0), job["output"])
-    problem = Problem([("a", codes(m), False), ("b", codes(n), False), ("sfa", tiled_scales(sfa), False), ("sfb", tiled_scales(sfb), False), ("c", out, True),
-                       ("alpha", np.float32([0.5]), False)], [C.c_int32(x) for x in (m, n, k)])
+    problem = Problem(
+        [
+            ("a", codes(m), False),
+            ("b", codes(n), False),
+            ("sfa", tiled_scales(sfa), False),
+            ("sfb", tiled_scales(sfb), False),
+            ("c", out, True),
+            ("alpha", np.float32([0.5]), False),
+        ],
+        [C.c_int32(x) for x in (m, n, k)],
+    )
     return problem, (sfa, sfb)
 
 
 def gemm_expected(job, problem, scales):
     """(C, sums of magnitudes) in float64."""
     widen = fp4_values if job["codes"] == "Float4E2M1FN" else e4m3_values
-    factor = (lambda s: E4M3[s & 127]) if job["scales"] == "Float8E4M3FN" else lambda s: 2.0**(s.astype(int) - 127)
+    factor = (lambda s: E4M3[s & 127]) if job["scales"] == "Float8E4M3FN" else lambda s: 2.0 ** (s.astype(int) - 127)
     a, b = (widen(problem.array(name)) * np.repeat(factor(s), job["group"], -1) for name, s in zip("ab", scales))
     return 0.5 * (a @ b.T), 0.5 * (np.abs(a) @ np.abs(b).T)

@@ -1,4 +1,5 @@
 """Block scores, as our op has them but of bf16 and FP8 keys: scores[head, block, token] = the greatest product of a token's query with the visible keys of a block of 128."""
+
 import ctypes as C
 
 import numpy as np
@@ -16,15 +17,23 @@ def problem(job, tokens, lens, seed=3):
     heads, kv_heads, decode = job["heads"], job.get("kv_heads", 1), job["kind"] == "decode_scores"
     need = [-(-n // PAGE) for n in lens]
     pages, tiles = sum(need) + 2, max(need) + 1
+
     def some(*shape):
         if decode:
             return as_type(rng.standard_normal(shape), "BFloat16")[0]
         return (rng.randint(0, 2, shape) << 7 | rng.randint(40, 72, shape)).astype(np.uint8)
+
     table, free = np.zeros((batch, tiles), np.int32), rng.permutation(pages)
     for b, n in enumerate(need):
         table[b, :n], free = free[:n], free[n:]
     small = lambda x: np.array(x, np.int32)
-    buffers = [("q", some(total, heads, 128), False), ("k", some(pages, kv_heads, PAGE, 128), False), ("starts", small([0, *np.cumsum(tokens)]), False), ("table", table, False), ("lens", small(lens), False)]
+    buffers = [
+        ("q", some(total, heads, 128), False),
+        ("k", some(pages, kv_heads, PAGE, 128), False),
+        ("starts", small([0, *np.cumsum(tokens)]), False),
+        ("table", table, False),
+        ("lens", small(lens), False),
+    ]
     if not decode:
         buffers.append(("prefix", small(lens) - small(tokens), False))
     buffers.append(("scores", np.full((heads, tiles, total), -123, np.float32), True))
@@ -42,10 +51,10 @@ def expected(job, problem, tokens, lens):
         for block in range(-(-keys // PAGE)):
             page = problem.array("table")[b, block]
             for h in range(q.shape[1]):
-                rows, tile = q[first:first + n, h], k[page, h // ratio]
+                rows, tile = q[first : first + n, h], k[page, h // ratio]
                 seen = PAGE * block + np.arange(PAGE) <= (keys - n + np.arange(n))[:, None]
-                scores[h, block, first:first + n] = np.where(seen, rows @ tile.T, -np.inf).max(-1)
-                sums[h, block, first:first + n] = np.where(seen, np.abs(rows) @ np.abs(tile).T, 0).max(-1)
+                scores[h, block, first : first + n] = np.where(seen, rows @ tile.T, -np.inf).max(-1)
+                sums[h, block, first : first + n] = np.where(seen, np.abs(rows) @ np.abs(tile).T, 0).max(-1)
         first += n
     return scores, sums
 
@@ -59,9 +68,11 @@ def as_the_card_rounds(problem, tokens, lens):
             tile = k[problem.array("table")[b, block], 0][None]
             seen = PAGE * block + np.arange(PAGE) <= (keys - n + np.arange(n))[:, None]
             for h in range(q.shape[1]):
-                rows, sums = q[first:first + n, h][None], np.zeros((1, n, PAGE))
+                rows, sums = q[first : first + n, h][None], np.zeros((1, n, PAGE))
                 for at in range(0, 128, 32):
-                    sums = rounding.predict(rounding.MODELS["e4m3"], rows[..., at:at + 32], tile[..., at:at + 32], sums).astype(np.float64)
-                scores[h, block, first:first + n] = np.where(seen, sums[0], -np.inf).max(-1)
+                    sums = rounding.predict(
+                        rounding.MODELS["e4m3"], rows[..., at : at + 32], tile[..., at : at + 32], sums
+                    ).astype(np.float64)
+                scores[h, block, first : first + n] = np.where(seen, sums[0], -np.inf).max(-1)
         first += n
     return scores

@@ -1,4 +1,5 @@
 """The wheel that the kernels come from: one version, one hash, downloaded by pip into build/anchors and unpacked there. Nothing of it is in this tree."""
+
 import hashlib
 import pathlib
 import subprocess
@@ -11,7 +12,12 @@ FOLDER = cache.HERE.parents[1] / "build" / "anchors"
 REQUIREMENT = "flashinfer-python==0.7.4"
 FILE = "flashinfer_python-0.7.4-py3-none-any.whl"
 SHA256 = "a051a62e09a2738e8b0de47a1944fd2f0f3eff01b728b662141ea660cb09dd32"
-MEMBERS = ("flashinfer/attn_scores/kernels/", "flashinfer/cute_dsl/", "flashinfer/gemm/kernels/", "flashinfer/msa_ops/cute_dsl/")
+MEMBERS = (
+    "flashinfer/attn_scores/kernels/",
+    "flashinfer/cute_dsl/",
+    "flashinfer/gemm/kernels/",
+    "flashinfer/msa_ops/cute_dsl/",
+)
 
 
 def digest(path):
@@ -25,10 +31,28 @@ def unpacked():
         return folder
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not wheel.is_file():
-        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest", str(FOLDER), REQUIREMENT],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                "--dest",
+                str(FOLDER),
+                REQUIREMENT,
+            ],
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
-            raise RuntimeError(f"pip could not download {REQUIREMENT}; put {FILE} into {FOLDER} by hand:\n{done.stderr[-1500:]}")
+            raise RuntimeError(
+                f"pip could not download {REQUIREMENT}; put {FILE} into {FOLDER} by hand:\n{done.stderr[-1500:]}"
+            )
     if digest(wheel) != SHA256:
         raise RuntimeError(f"{wheel}: sha256 {digest(wheel)}, expected {SHA256}; remove the file")
     temporary = folder.with_suffix(".part")

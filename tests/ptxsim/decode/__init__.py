@@ -3,10 +3,11 @@
 The opcodes understood are exactly those that a `form` in alu.py, memory.py, sync.py or tensor.py matches as a whole; anything else, an unknown
 suffix included, is an error that names the line, when the text is decoded.
 """
+
 import numpy as np
 
 from ..parse import PtxError, parse
-from . import alu, memory, sync, tensor     # noqa: F401 (they register the forms)
+from . import alu, memory, sync, tensor  # noqa: F401 (they register the forms)
 from .operands import Decoder, Unsupported, find_form
 
 
@@ -35,10 +36,14 @@ class Program:
         self.pool = np.array(decoder.pool + [0], np.int32)
         self.constants = decoder.constants
         self.num_registers, self.num_predicates = len(decoder.registers), len(decoder.predicates)
-        self.static_shared, self.dynamic_base, self.local_bytes = decoder.static_shared, decoder.dynamic_base, decoder.local_bytes
+        self.static_shared, self.dynamic_base, self.local_bytes = (
+            decoder.static_shared,
+            decoder.dynamic_base,
+            decoder.local_bytes,
+        )
 
     def at(self, pc):
-        """"line 12: add.s32 ... (sm90/decode.py:86)" of an instruction."""
+        """ "line 12: add.s32 ... (sm90/decode.py:86)" of an instruction."""
         if not 0 <= pc < len(self.code):
             return "-"
         text, source = self.code[pc].text, self.code[pc].source

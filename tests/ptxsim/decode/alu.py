@@ -1,9 +1,28 @@
 """Control, moves, arithmetic, predicates, conversions."""
+
 from ..parse import Special, Vec
 from .operands import SHARED_WINDOW, Unsupported, form, width
 
-COMPARE = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5, "lo": 2, "ls": 3, "hi": 4, "hs": 5,
-           "equ": 6, "neu": 7, "ltu": 8, "leu": 9, "gtu": 10, "geu": 11, "num": 12, "nan": 13}
+COMPARE = {
+    "eq": 0,
+    "ne": 1,
+    "lt": 2,
+    "le": 3,
+    "gt": 4,
+    "ge": 5,
+    "lo": 2,
+    "ls": 3,
+    "hi": 4,
+    "hs": 5,
+    "equ": 6,
+    "neu": 7,
+    "ltu": 8,
+    "leu": 9,
+    "gtu": 10,
+    "geu": 11,
+    "num": 12,
+    "nan": 13,
+}
 HALF = r"(f16|bf16|f16x2|bf16x2)"
 
 
@@ -43,7 +62,12 @@ def _mov(d, ins, m):
     to, value = ins.args
     bits = width(m.group(1))
     if isinstance(to, Vec):
-        return d.row("UNPACK", [d.destination(o, bits // len(to.items)) for o in to.items], [d.source(value, bits)], [bits // len(to.items)])
+        return d.row(
+            "UNPACK",
+            [d.destination(o, bits // len(to.items)) for o in to.items],
+            [d.source(value, bits)],
+            [bits // len(to.items)],
+        )
     if isinstance(value, Vec):
         part = bits // len(value.items)
         return d.row("PACK", [d.destination(to, bits)], [d.source(o, part) for o in value.items], [part])
@@ -56,7 +80,12 @@ def _mov(d, ins, m):
 def _cvta(d, ins, m):
     if not m.group(2).startswith("shared"):
         return d.plain("MOV", ins, 64, 1)
-    return d.row("SUB64" if m.group(1) else "ADD64", [d.destination(ins.args[0], 64)], [d.source(ins.args[1], 64), d.constant("value", SHARED_WINDOW)], simple=1)
+    return d.row(
+        "SUB64" if m.group(1) else "ADD64",
+        [d.destination(ins.args[0], 64)],
+        [d.source(ins.args[1], 64), d.constant("value", SHARED_WINDOW)],
+        simple=1,
+    )
 
 
 @form(r"mapa\.shared::cluster\.u32")
@@ -211,26 +240,48 @@ def _dp4a(d, ins, m):
 
 @form(r"lop3\.b32")
 def _lop3(d, ins, m):
-    return d.row("LOP3", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:4]], [ins.args[4].value], 1)
+    return d.row(
+        "LOP3", [d.destination(ins.args[0], 32)], [d.source(o, 32) for o in ins.args[1:4]], [ins.args[4].value], 1
+    )
 
 
-@form(r"setp\.(eq|ne|lt|le|gt|ge|lo|ls|hi|hs)(?:\.(and|or|xor))?\.([bus](?:16|32|64))",
-      r"setp\.(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)(?:\.(and|or|xor))?\.(f16|bf16|f32|f64)")
+@form(
+    r"setp\.(eq|ne|lt|le|gt|ge|lo|ls|hi|hs)(?:\.(and|or|xor))?\.([bus](?:16|32|64))",
+    r"setp\.(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)(?:\.(and|or|xor))?\.(f16|bf16|f32|f64)",
+)
 def _setp(d, ins, m):
     compare, combine, t = m.groups()
     kind = {"f32": 2, "f64": 3, "f16": 4, "bf16": 5}.get(t, int(t[0] == "s"))
     bits = width(t)
     other, negated = d.predicate(ins.args[3]) if combine else (0, 0)
     true, false = d.pair(ins.args[0])
-    return d.row("SETP", (), [d.source(o, bits) for o in ins.args[1:3]],
-                 [COMPARE[compare], kind, bits, {None: 0, "and": 1, "or": 2, "xor": 3}[combine], other, negated, d.predicate_out(true), d.predicate_out(false)])
+    return d.row(
+        "SETP",
+        (),
+        [d.source(o, bits) for o in ins.args[1:3]],
+        [
+            COMPARE[compare],
+            kind,
+            bits,
+            {None: 0, "and": 1, "or": 2, "xor": 3}[combine],
+            other,
+            negated,
+            d.predicate_out(true),
+            d.predicate_out(false),
+        ],
+    )
 
 
 @form(r"selp\.([busf](?:16|32|64))")
 def _selp(d, ins, m):
     index, negated = d.predicate(ins.args[3])
     values = [d.source(o, width(m.group(1))) for o in ins.args[1:3]]
-    return d.row("SELP", [d.destination(ins.args[0], width(m.group(1)))], values[::-1] if negated else values, [0, 0, 0, 0, index])
+    return d.row(
+        "SELP",
+        [d.destination(ins.args[0], width(m.group(1)))],
+        values[::-1] if negated else values,
+        [0, 0, 0, 0, index],
+    )
 
 
 # ---- floating point
@@ -327,18 +378,42 @@ ROUNDING = ["rni", "rzi", "rmi", "rpi"]
 def _cvt_int(d, ins, m):
     sat, to, of = m.groups()
     bits = d.bits[ins.args[0].name]
-    return d.plain("CVTI", ins, width(of), 1, [width(of), int(of[0] == "s"), width(to), int(bool(sat)), bits, int(to[0] == "s")], width(to), True)
+    return d.plain(
+        "CVTI",
+        ins,
+        width(of),
+        1,
+        [width(of), int(of[0] == "s"), width(to), int(bool(sat)), bits, int(to[0] == "s")],
+        width(to),
+        True,
+    )
 
 
 @form(r"cvt\.rn\.(f32|f64)\.([us](?:8|16|32|64))")
 def _cvt_int_float(d, ins, m):
-    return d.plain("CVT_I2F", ins, width(m.group(2)), 1, [width(m.group(2)), int(m.group(2)[0] == "s"), int(m.group(1) == "f64")], width(m.group(1)), True)
+    return d.plain(
+        "CVT_I2F",
+        ins,
+        width(m.group(2)),
+        1,
+        [width(m.group(2)), int(m.group(2)[0] == "s"), int(m.group(1) == "f64")],
+        width(m.group(1)),
+        True,
+    )
 
 
 @form(r"cvt\.(rni|rzi|rmi|rpi)(?:\.ftz)?(?:\.sat)?\.([us](?:8|16|32|64))\.(f32|f64)")
 def _cvt_float_int(d, ins, m):
     by, to, of = m.groups()
-    return d.plain("CVT_F2I", ins, width(of), 1, [ROUNDING.index(by), width(to), int(to[0] == "s"), int(of == "f64")], width(to), True)
+    return d.plain(
+        "CVT_F2I",
+        ins,
+        width(of),
+        1,
+        [ROUNDING.index(by), width(to), int(to[0] == "s"), int(of == "f64")],
+        width(to),
+        True,
+    )
 
 
 @form(r"cvt\.f32\.(f16|bf16)")

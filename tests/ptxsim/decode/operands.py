@@ -1,4 +1,5 @@
 """Operands, and the registry of opcode forms."""
+
 import functools
 import pathlib
 import re
@@ -9,13 +10,22 @@ _HEADER = (pathlib.Path(__file__).resolve().parents[1] / "core" / "opcodes.h").r
 OPS = {name: i for i, name in enumerate(re.findall(r"\bOP_(\w+)", re.sub(r"//[^\n]*", "", _HEADER)))}
 
 # Numbers of core/launch.c::special_value.
-SPECIALS = {name: i + 1 for i, name in enumerate(
-    "tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z laneid warpid cluster_ctarank cluster_nctarank smid nsmid "
-    "cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z dynamic_smem_size nwarpid lanemask_eq lanemask_lt lanemask_le lanemask_gt lanemask_ge "
-    "cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z nclusterid.x nclusterid.y nclusterid.z clusterid.x clusterid.y clusterid.z".split())}
+SPECIALS = {
+    name: i + 1
+    for i, name in enumerate(
+        "tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z laneid warpid cluster_ctarank cluster_nctarank smid nsmid "
+        "cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z dynamic_smem_size nwarpid lanemask_eq lanemask_lt lanemask_le lanemask_gt lanemask_ge "
+        "cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z nclusterid.x nclusterid.y nclusterid.z clusterid.x clusterid.y clusterid.z".split()
+    )
+}
 
-SMEM_BASE, PARAM_WINDOW, SHARED_WINDOW, LOCAL_WINDOW = 1024, 0x7000_0000_0000, 0x7100_0000_0000, 0x7200_0000_0000      # as in core/sim.h
-SHARED_CONSTANT = 100       # kind of a constant that gets the CTA's rank added
+SMEM_BASE, PARAM_WINDOW, SHARED_WINDOW, LOCAL_WINDOW = (
+    1024,
+    0x7000_0000_0000,
+    0x7100_0000_0000,
+    0x7200_0000_0000,
+)  # as in core/sim.h
+SHARED_CONSTANT = 100  # kind of a constant that gets the CTA's rank added
 
 
 class Unsupported(Exception):
@@ -27,9 +37,11 @@ _forms = []
 
 def form(*patterns):
     """Register a handler (decoder, instruction, match) -> row for opcodes that match one of `patterns` as a whole."""
+
     def register(handler):
         _forms.extend((re.compile(p), handler) for p in patterns)
         return handler
+
     return register
 
 
@@ -171,4 +183,10 @@ class Decoder:
         widths = bits if isinstance(bits, (list, tuple)) else [bits] * n
         if isinstance(args[0], Sink):
             return self.row("NOP")
-        return self.row(op, [self.destination(args[0], to or widths[0], wider)], [self.source(o, w, wider) for o, w in zip(args[1:], widths)], im, 1)
+        return self.row(
+            op,
+            [self.destination(args[0], to or widths[0], wider)],
+            [self.source(o, w, wider) for o, w in zip(args[1:], widths)],
+            im,
+            1,
+        )

@@ -1,14 +1,25 @@
 """tcgen05: tensor memory and the matrix instructions of sm_100a and sm_103a. cta_group::1 only."""
+
 from ..parse import Mem, Vec
 from .operands import Unsupported, form, items
 
 _COUNT = r"x(1|2|4|8|16|32|64|128)"
 _COLLECTOR = r"(?:\.collector::a::discard)?"
-CP_SHAPES = ["32x128b.warpx4", "128x128b", "128x256b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23", "4x256b"]       # core/umma.c::copy_to_tmem
+CP_SHAPES = [
+    "32x128b.warpx4",
+    "128x128b",
+    "128x256b",
+    "64x128b.warpx2::02_13",
+    "64x128b.warpx2::01_23",
+    "4x256b",
+]  # core/umma.c::copy_to_tmem
 KINDS = {"f16": 0, "f8f6f4": 1, "mxf8f6f4": 2, "mxf4": 3, "mxf4nvf4": 3}
 # kind -> {suffix of block_scale: elements that share a scale}
-_SCALES = {"mxf8f6f4": {"": 32, "scale_vec::1X": 32, "block32": 32}, "mxf4": {"": 32, "scale_vec::2X": 32, "block32": 32},
-           "mxf4nvf4": {"scale_vec::2X": 32, "block32": 32, "scale_vec::4X": 16, "block16": 16}}
+_SCALES = {
+    "mxf8f6f4": {"": 32, "scale_vec::1X": 32, "block32": 32},
+    "mxf4": {"": 32, "scale_vec::2X": 32, "block32": 32},
+    "mxf4nvf4": {"scale_vec::2X": 32, "block32": 32, "scale_vec::4X": 16, "block16": 16},
+}
 
 
 def _check(count, n, what):
@@ -45,8 +56,12 @@ def _ld(d, ins, m):
 def _ld_red(d, ins, m):
     outs, best, mem = items(ins.args[0]), ins.args[1], ins.args[2]
     _check(len(outs), int(m.group(1)), "registers")
-    return d.row("TMEM_LD", [d.destination(o, 32) for o in [*outs, best]], [d.address(mem, 32)],
-                 [len(outs), mem.offset, 1 + (m.group(2) == "max"), int(bool(m.group(3))), int(bool(m.group(4)))])
+    return d.row(
+        "TMEM_LD",
+        [d.destination(o, 32) for o in [*outs, best]],
+        [d.address(mem, 32)],
+        [len(outs), mem.offset, 1 + (m.group(2) == "max"), int(bool(m.group(3))), int(bool(m.group(4)))],
+    )
 
 
 @form(rf"tcgen05\.st\.sync\.aligned\.32x32b\.{_COUNT}\.b32")
@@ -70,7 +85,9 @@ def _fence(d, ins, m):
 @form(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one(?:\.shared::cluster)?(\.multicast::cluster)?\.b64")
 def _commit(d, ins, m):
     _check(len(ins.args), 1 + bool(m.group(1)), "operands")
-    return d.row("TC_COMMIT", (), [d.address(ins.args[0], 32), *(d.source(o, 16) for o in ins.args[1:])], [ins.args[0].offset])
+    return d.row(
+        "TC_COMMIT", (), [d.address(ins.args[0], 32), *(d.source(o, 16) for o in ins.args[1:])], [ins.args[0].offset]
+    )
 
 
 @form(r"tcgen05\.cp\.cta_group::1\.(" + "|".join(s.replace(".", r"\.") for s in CP_SHAPES) + ")")
@@ -88,11 +105,17 @@ def _mma(d, ins, m):
         raise Unsupported("scale-input-d")
     left_out = [d.source(o, 32) for o in lanes[0].items] if lanes else []
     index, negated = d.predicate(accumulate)
-    return d.row("TC_MMA", (), [d.address(to, 32), d.source(a, 64), d.source(b, 64), d.source(shape, 32), *left_out],
-                 [KINDS[m.group(1)], 0, to.offset, 0, 0, index, negated, len(left_out)])
+    return d.row(
+        "TC_MMA",
+        (),
+        [d.address(to, 32), d.source(a, 64), d.source(b, 64), d.source(shape, 32), *left_out],
+        [KINDS[m.group(1)], 0, to.offset, 0, 0, index, negated, len(left_out)],
+    )
 
 
-@form(rf"tcgen05\.mma\.cta_group::1\.kind::(mxf8f6f4|mxf4|mxf4nvf4)\.block_scale(?:\.(scale_vec::[124]X|block16|block32))?{_COLLECTOR}")
+@form(
+    rf"tcgen05\.mma\.cta_group::1\.kind::(mxf8f6f4|mxf4|mxf4nvf4)\.block_scale(?:\.(scale_vec::[124]X|block16|block32))?{_COLLECTOR}"
+)
 def _mma_scaled(d, ins, m):
     kind, vector = m.group(1), m.group(2) or ""
     if vector not in _SCALES[kind]:
@@ -101,5 +124,16 @@ def _mma_scaled(d, ins, m):
     if isinstance(a, Mem):
         raise Unsupported("A in tensor memory")
     index, negated = d.predicate(accumulate)
-    return d.row("TC_MMA", (), [d.address(to, 32), d.source(a, 64), d.source(b, 64), d.source(shape, 32), d.address(scale_a, 32), d.address(scale_b, 32)],
-                 [KINDS[kind], _SCALES[kind][vector], to.offset, scale_a.offset, scale_b.offset, index, negated])
+    return d.row(
+        "TC_MMA",
+        (),
+        [
+            d.address(to, 32),
+            d.source(a, 64),
+            d.source(b, 64),
+            d.source(shape, 32),
+            d.address(scale_a, 32),
+            d.address(scale_b, 32),
+        ],
+        [KINDS[kind], _SCALES[kind][vector], to.offset, scale_a.offset, scale_b.offset, index, negated],
+    )

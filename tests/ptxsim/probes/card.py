@@ -1,4 +1,5 @@
 """Launches probes on a GPU through its driver alone."""
+
 import ctypes as C
 import os
 import subprocess
@@ -25,7 +26,9 @@ class Card:
         self("cuDeviceGetAttribute", C.byref(major), 75, device)
         self.name = name.value.decode()
         if major.value != 9:
-            raise CardError(f"{self.name} has compute capability {major.value}.x; the probes are sm_90a PTX and need 9.0")
+            raise CardError(
+                f"{self.name} has compute capability {major.value}.x; the probes are sm_90a PTX and need 9.0"
+            )
         self("cuDevicePrimaryCtxRetain", C.byref(self.context), device)
         self("cuCtxSetCurrent", self.context)
 
@@ -38,7 +41,7 @@ class Card:
 
     def _function(self, ptx):
         module, function, log = C.c_void_p(), C.c_void_p(), C.create_string_buffer(_LOG)
-        options, values = (C.c_int * 2)(5, 6), (C.c_void_p * 2)(C.addressof(log), _LOG)        # error log and its size
+        options, values = (C.c_int * 2)(5, 6), (C.c_void_p * 2)(C.addressof(log), _LOG)  # error log and its size
         try:
             self("cuModuleLoadDataEx", C.byref(module), ptx.encode() + b"\0", 2, options, values)
         except CardError as e:
@@ -63,7 +66,20 @@ class Card:
             at = (C.addressof(room) + 127) & -128
             C.memmove(at, raw, 128)
             params.append(C.c_void_p(at))
-        self("cuLaunchKernel", function, launch.grid, 1, 1, launch.threads, 1, 1, 0, None, (C.c_void_p * len(params))(*params), None)
+        self(
+            "cuLaunchKernel",
+            function,
+            launch.grid,
+            1,
+            1,
+            launch.threads,
+            1,
+            1,
+            0,
+            None,
+            (C.c_void_p * len(params))(*params),
+            None,
+        )
         self("cuCtxSynchronize")
         self("cuMemcpyDtoH_v2", out.ctypes.data_as(C.c_void_p), addresses[1], C.c_size_t(out.nbytes))
         for address in addresses:
@@ -75,7 +91,13 @@ class Card:
 def run_all(launches, seconds=20):
     """{name: words, or the text of what went wrong}. Launches that may fault or hang have a process each, all at a time; the others share this one."""
     command = [sys.executable, "-m", "ptxsim.probes", "one"]
-    started = {x.name: subprocess.Popen([*command, x.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)) for x in launches if x.alone}
+    started = {
+        x.name: subprocess.Popen(
+            [*command, x.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+        )
+        for x in launches
+        if x.alone
+    }
     found, card = {}, Card()
     print(card.name, flush=True)
     for x in launches:
@@ -89,7 +111,11 @@ def run_all(launches, seconds=20):
     for name, process in started.items():
         try:
             out, problem = process.communicate(timeout=seconds)
-            found[name] = np.frombuffer(out, np.uint32) if process.returncode == 0 else problem.decode(errors="replace").strip().splitlines()[-1]
+            found[name] = (
+                np.frombuffer(out, np.uint32)
+                if process.returncode == 0
+                else problem.decode(errors="replace").strip().splitlines()[-1]
+            )
         except subprocess.TimeoutExpired:
             process.kill()
             found[name] = f"no answer in {seconds} s"

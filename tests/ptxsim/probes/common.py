@@ -1,4 +1,5 @@
 """One launch of a probe, and the frame of its PTX."""
+
 import dataclasses
 
 import numpy as np
@@ -36,6 +37,7 @@ class Launch:
 
     alone   nobody knows what the card does: it runs in a process of its own there
     """
+
     name: str
     body: str
     data: np.ndarray
@@ -51,8 +53,13 @@ class Launch:
     @property
     def ptx(self):
         cluster = f".explicitcluster .reqnctapercluster {self.cluster}, 1, 1" if self.cluster else ""
-        return _FRAME.format(body=self.body, shared=self.shared, directives=f".reqntid {self.threads}, 1, 1 {cluster}",
-                             map_parameter=", .param .align 64 .b8 map[128]" if self.map else "", map_address="mov.b64 %rd2, map; cvta.param.u64 %rd2, %rd2;" if self.map else "")
+        return _FRAME.format(
+            body=self.body,
+            shared=self.shared,
+            directives=f".reqntid {self.threads}, 1, 1 {cluster}",
+            map_parameter=", .param .align 64 .b8 map[128]" if self.map else "",
+            map_address="mov.b64 %rd2, map; cvta.param.u64 %rd2, %rd2;" if self.map else "",
+        )
 
 
 def lines(*parts):

@@ -1,4 +1,5 @@
 """The same launches in the simulator."""
+
 import struct
 
 import numpy as np
@@ -16,7 +17,17 @@ def run_one(launch, **how):
     if launch.map:
         params.append(tensor_map.encode(launch.map, {}, at[launch.map["buffer"]]))
     try:
-        result = run(Program(launch.ptx), memory, params, (launch.grid, 1, 1), (launch.threads, 1, 1), 0, (max(launch.cluster, 1), 1, 1), max_insts=10**7, **how)
+        result = run(
+            Program(launch.ptx),
+            memory,
+            params,
+            (launch.grid, 1, 1),
+            (launch.threads, 1, 1),
+            0,
+            (max(launch.cluster, 1), 1, 1),
+            max_insts=10**7,
+            **how,
+        )
     except SimError as e:
         return str(e), None
     return out, result

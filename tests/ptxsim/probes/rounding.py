@@ -3,22 +3,27 @@
 Products are exact. They and C are aligned to the greatest exponent among them and cut toward zero to so many bits of fraction below it; the sum of what is left is exact; it is
 cut to fp32, or to fewer bits. core/dot.c is the same in C.
 """
+
 import dataclasses
 
 import numpy as np
 
-LEAST = -10000      # the exponent of a zero
+LEAST = -10000  # the exponent of a zero
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    fraction: int               # bits kept below the greatest exponent
-    result: int = 23            # bits kept of the sum, below its own exponent
-    least: int = -126           # exponent of a subnormal operand
-    normalised: bool = False    # exponent of a product: its own instead of the sum of its factors'
+    fraction: int  # bits kept below the greatest exponent
+    result: int = 23  # bits kept of the sum, below its own exponent
+    least: int = -126  # exponent of a subnormal operand
+    normalised: bool = False  # exponent of a product: its own instead of the sum of its factors'
 
 
-MODELS = {"f16": Model(25, least=-14), "bf16": Model(25), "e4m3": Model(13, 13, -6)}       # of wgmma; mma.sync has the first two, and widens E4M3 to F16
+MODELS = {
+    "f16": Model(25, least=-14),
+    "bf16": Model(25),
+    "e4m3": Model(13, 13, -6),
+}  # of wgmma; mma.sync has the first two, and widens E4M3 to F16
 changed = dataclasses.replace
 
 

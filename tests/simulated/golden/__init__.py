@@ -5,6 +5,7 @@ exact.json   digests of the scores of every exact row of the simulator's list: {
 
 Both are made on a card, by `python -m simulated.golden` (golden/__main__.py).
 """
+
 import functools
 import hashlib
 import json

@@ -1,8 +1,9 @@
 """Writes exact.json, or with --scores h200.npz, on a machine with a GPU, through jax.jit.
 
-    PYTHONPATH=tests:. python -m simulated.golden OUT.json
-    PYTHONPATH=tests:. python -m simulated.golden --scores OUT.npz
+PYTHONPATH=tests:. python -m simulated.golden OUT.json
+PYTHONPATH=tests:. python -m simulated.golden --scores OUT.npz
 """
+
 import argparse
 import functools
 import json
@@ -59,9 +60,13 @@ def write_scores(out):
                 inp = case.table.build()
                 one, other = (scores_of(inp, path, layout) for layout in ("public", "preordered_mma"))
                 result = check.compare(one, oracle.evaluate(inp), case.table.exact)
-                wrong += [f"{key}: {result.problem}"] * (not result.ok) + [f"{key}: the scale layouts differ"] * (digest(one) != digest(other))
+                wrong += [f"{key}: {result.problem}"] * (not result.ok) + [f"{key}: the scale layouts differ"] * (
+                    digest(one) != digest(other)
+                )
                 if digest(one) != digest(kept[key]):
-                    print(f"{key}: {(one.view(np.uint32) != kept[key].view(np.uint32)).sum()} of {one.size} scores have other bits than before")
+                    print(
+                        f"{key}: {(one.view(np.uint32) != kept[key].view(np.uint32)).sum()} of {one.size} scores have other bits than before"
+                    )
                 new[key] = one
     np.savez_compressed(out, **new)
     print(f"{len(new)} rows; gone:", *sorted(set(kept.files) - set(new)))
