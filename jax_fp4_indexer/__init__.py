@@ -1,7 +1,7 @@
-"""Block scores of an FP4 indexer in JAX. Importing needs neither a GPU, nor its driver, nor the kernel compiler.
+"""FP4 indexer ops in JAX. Importing needs neither a GPU, nor its driver, nor the kernel compiler.
 
-The op      fp4_indexer_block_scores; fp4_indexer_reorder_scales_for_mma gives its scales in tensor-core order
-Definition  reference (a module): the same op in plain jnp, for comparisons
+Definition  reference (a module): every op in plain jnp, for comparisons
+Scales      fp4_indexer_reorder_scales_for_mma: scales of block scores in tensor-core order
 Formats     quantize_nvfp4, quantize_mxfp4, dequantize, pack_e2m1, unpack_e2m1, to_blocked, from_blocked
 Batches     ragged (a module): checks of a batch's metadata, and its parts for several devices
 Errors      UnsupportedError is raised where a GPU has no kernel
@@ -34,3 +34,4 @@ __all__ = [
     "unpack_e2m1",
     *(spec.api for spec in _OPS.values()),
 ]
+__doc__ += "Ops         " + ", ".join(spec.api for spec in _OPS.values()) + "\n"

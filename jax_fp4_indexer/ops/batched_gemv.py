@@ -31,25 +31,22 @@ def nvfp4_batched_gemv(
 
     Args:
       a: [L, M, K/2] uint8 or int8, two E2M1 codes a byte, low nibble first; or [L, M, K] float4_e2m1fn. K is a
-      multiple of 16 (fastest: of 256).
+        multiple of 16 (multiples of 256 are fastest).
       b: [L, K/2] likewise, or [L, N, K/2] with N at most 8.
-      a_scale: float8_e4m3fn, or the same bytes as uint8. public [L, M, K/16]; preordered_mma [L, ceil(M/128),
-      ceil(K/64), 32, 4, 4], `to_blocked`
-        of the public one. Read without the sign bit; 0x7F is NaN.
+      a_scale: float8_e4m3fn, or the same bytes as uint8, read without the sign bit; 0x7F is NaN. public
+        [L, M, K/16]; preordered_mma [L, ceil(M/128), ceil(K/64), 32, 4, 4], which is `to_blocked` of the public one.
       b_scale: public [L, K/16] or [L, N, K/16]; preordered_mma [L, 1, ceil(K/64), 32, 4, 4] for either.
       a_global_scale, b_global_scale: float32 scalar, or [L], or None. They multiply the sums in fp32.
       scale_layout: "public" or "preordered_mma", for both scales. Same bits from both.
       out_dtype: float16, bfloat16 or float32; the fp32 result is rounded to it once.
       implementation: None chooses the best kernel on a GPU and the definition elsewhere. "portable" forces the
-      kernels, "reference" the plain-jnp
-        definition. Platforms other than CUDA always run the definition.
+        kernels, "reference" the plain-jnp definition. Platforms other than CUDA always run the definition.
 
     Returns:
       out_dtype [L, M] if b is [L, K/2], else [L, M, N]. Products and the sum over a group of 16 are exact; sums over
-      groups are fp32. An element
-      depends on its row of a and its vector of b alone: the same bits in any batch, and in every run. A NaN scale
-      makes the elements NaN that
-      use it, and no others; padding of tiled scales never counts.
+      groups are fp32. An element depends on its row of a and its vector of b alone: the same bits in any batch, and
+      in every run. A NaN scale makes the elements NaN that use it, and no others; padding of tiled scales never
+      changes a bit.
 
     Raises:
       TypeError, ValueError: wrong shapes, dtypes or static arguments, while tracing.
