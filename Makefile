@@ -17,6 +17,7 @@
 #   make card-report    parity, benchmark and sanitizer of this machine's GPU in one archive (docs/blackwell.md)
 #   make fuzz           12,000 random calls on a GPU, and 1,024 under compute-sanitizer
 #   make benchmark-all  every case into benchmarks/results/<card>
+#   make lint           ruff: faults and form of all Python files (.ci/run)
 #   make warnings       the simulator's core for three generations of x86-64 processors, every warning of the compiler an error (.ci/run)
 #   make venv | cubins | library | wheel | bazel-test | clean
 #
@@ -38,7 +39,7 @@ export OMP_NUM_THREADS ?= 2
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 OP ?=
 
-.PHONY: venv cubins library wheel demo example check test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus parity-record memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test warnings clean
+.PHONY: venv cubins library wheel demo example check test test-smoke test-all evidence release-check test-anchors test-gpu two-gpus parity-record memcheck racecheck synccheck card-report fuzz benchmark-all bazel-test lint warnings clean
 
 venv: $(READY)
 
@@ -74,7 +75,8 @@ example: cubins library
 	$(BIN)/python -m examples.sparse_decoder
 
 check: venv
-	$(BIN)/ruff check jax_fp4_indexer tests benchmarks tools examples
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "not random" tests/test_layers.py tests/specs tests/harness tests/simulated/test_kernels.py
 
 test: cubins library
@@ -144,6 +146,10 @@ bazel-test: venv
 	bazel test --repo_env=JFI_PYTHON=$(SITE)/python //...
 
 LEVELS := native $(if $(filter x86_64,$(shell uname -m)),x86-64-v2 x86-64-v3)
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
 warnings: venv
 	@set -e; for level in $(LEVELS); do echo "the simulator's core for $$level"; \
 	  JFI_PTXSIM_WERROR=1 JFI_PTXSIM_MARCH=$$level PYTHONPATH=.:tests $(BIN)/python -c "from ptxsim import native; native.build('core', 'core'); native.build('libcuda', 'driver')"; done

@@ -20,7 +20,7 @@ def run(*args):
 def folder(tmp_path):
     """One shipped kernel with its manifest entry."""
     whole = manifest.read(manifest.DEFAULT_FOLDER)
-    kernel = whole["kernels"][0]
+    kernel = next(k for k in whole["kernels"] if "decode" in k["name"])
     (tmp_path / kernel["arch"]).mkdir()
     shutil.copy(manifest.DEFAULT_FOLDER / kernel["cubin"], tmp_path / kernel["cubin"])
     manifest.write(tmp_path, {**whole, "kernels": [kernel], "variants": []})

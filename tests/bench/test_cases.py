@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from support import check, inputs, oracle
 
+import jax_fp4_indexer as jfi
 from jax_fp4_indexer.bench import cases
-from jax_fp4_indexer.bench.cases import How, block_scores
+from jax_fp4_indexer.bench.cases import How, batched_gemv, block_scores
 from jax_fp4_indexer.bench.cases.block_scores import uniform
 
 NVFP4, MXFP4 = (How(fmt, "preordered_mma") for fmt in ("nvfp4", "mxfp4"))
@@ -154,3 +155,16 @@ def test_cases_by_name_op_and_tag():
     assert [case.name for case in cases.select(("decode_64k", "cpu_decode"))] == ["decode_64k", "cpu_decode"]
     with pytest.raises(KeyError, match="no_such"):
         cases.select(("no_such",))
+
+
+def test_no_two_calls_of_the_gemv_are_the_same(monkeypatch):
+    """XLA would compute them once, and a program of many calls would seem fast."""
+    seen = []
+    monkeypatch.setattr(jfi, "nvfp4_batched_gemv", lambda *operands, **named: seen.append(tuple(map(id, operands))))
+    case = next(c for c in batched_gemv.CASES if "cpu" in c.tags)
+    how, calls = cases.How("nvfp4", "public"), 3 * batched_gemv.MAX_SETS
+    data = case.make(how, calls)
+    for i in range(calls):
+        case.call(how)(data, i)
+    assert len(set(seen)) == calls
+    assert len({operands[0] for operands in seen}) == len(data.a) >= 2

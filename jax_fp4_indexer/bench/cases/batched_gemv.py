@@ -54,16 +54,18 @@ class Case:
         return f"L={self.batch} M={self.rows} K={self.k} N={self.columns}"
 
     def make(self, how: How, calls: int, seed: int = 0) -> Data:
-        """Random codes, and scales of any binade but NaN; a matrix set of its own for every call, up to `MAX_SETS`."""
-        keys = jax.random.split(jax.random.key(seed), 2 * self._sets() + 2)
+        """Random codes, and scales of 2^-3 to 7. Calls go through the matrix sets in turn; every call has scales of its
+        vectors of its own, so that no two calls are the same."""
+        keys = jax.random.split(jax.random.key(seed), 2 * self._sets() + calls + 1)
         a, a_scale = zip(
             *(
                 _random(self.batch, self.rows, self.k, how.scale_layout, keys[2 * i : 2 * i + 2])
                 for i in range(self._sets())
             )
         )
-        b, b_scale = _random(self.batch, self.columns, self.k, how.scale_layout, keys[-2:])
-        return jax.block_until_ready(Data(b, b_scale, a, a_scale))
+        scales = tuple(_scales(self.batch, self.columns, self.k, how.scale_layout, key) for key in keys[-calls:])
+        codes = _codes(self.batch, self.columns, self.k, keys[-calls - 1])
+        return jax.block_until_ready(Data(codes, scales, a, a_scale))
 
     def call(self, how: How) -> Callable:
         def call(data, i):
@@ -72,7 +74,7 @@ class Case:
                 data.a[at],
                 data.b,
                 data.a_scale[at],
-                data.b_scale,
+                data.b_scale[i % len(data.b_scale)],
                 scale_layout=how.scale_layout,
                 implementation=how.implementation,
             )
@@ -86,7 +88,7 @@ class Case:
             at = i % len(data.a)
             a, b = (
                 jfi.dequantize(c, s, "nvfp4").astype(jnp.bfloat16)
-                for c, s in ((data.a[at], data.a_scale[at]), (data.b, data.b_scale))
+                for c, s in ((data.a[at], data.a_scale[at]), (data.b, data.b_scale[i % len(data.b_scale)]))
             )
             return jnp.einsum("lmk,lnk->lmn", a, b, preferred_element_type=jnp.float32).astype(jnp.float16)
 
@@ -95,10 +97,11 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The vectors that all calls share, and the matrices: call i multiplies set i % sets."""
+    """The codes of the vectors, which all calls share, their scales for each call, and the matrices: call i multiplies
+    set i % sets."""
 
     b: jax.Array
-    b_scale: jax.Array
+    b_scale: tuple
     a: tuple
     a_scale: tuple
 
@@ -107,9 +110,16 @@ jax.tree_util.register_dataclass(Data, [f.name for f in dataclasses.fields(Data)
 
 
 def _random(batch: int, lines: int, k: int, scale_layout: str, keys) -> tuple[jax.Array, jax.Array]:
-    codes = jax.random.randint(keys[0], (batch, lines, k // 2), 0, 256, jnp.int32).astype(jnp.uint8)
-    scale = jax.random.randint(keys[1], (batch, lines, k // 16), 32, 80, jnp.int32).astype(jnp.uint8)  # 2^-3 to 7
-    return codes, jfi.to_blocked(scale) if scale_layout == "preordered_mma" else scale
+    return _codes(batch, lines, k, keys[0]), _scales(batch, lines, k, scale_layout, keys[1])
+
+
+def _codes(batch: int, lines: int, k: int, key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (batch, lines, k // 2), 0, 256, jnp.int32).astype(jnp.uint8)
+
+
+def _scales(batch: int, lines: int, k: int, scale_layout: str, key: jax.Array) -> jax.Array:
+    scale = jax.random.randint(key, (batch, lines, k // 16), 32, 80, jnp.int32).astype(jnp.uint8)  # 2^-3 to 7
+    return jfi.to_blocked(scale) if scale_layout == "preordered_mma" else scale
 
 
 def _shape(name: str, rows: int, k: int, batch: int) -> tuple[Case, ...]:
