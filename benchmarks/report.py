@@ -1,7 +1,7 @@
 """The pages and plots of measured rows, made anew from `benchmarks/results`.
 
 python benchmarks/report.py             # the tables between the markers of docs/benchmarks.md and README.md, from the
-                                        H200's record; # a PNG for every block_scores.json
+                                        H200's records, and a PNG for every block_scores.json
 python benchmarks/report.py --check     # changes nothing; status 1 if a page is not that of the record, or a share is
                                         above 100 %
 """
@@ -14,6 +14,7 @@ import textwrap
 
 from jax_fp4_indexer.bench.cases import How, all_cases
 from jax_fp4_indexer.bench.figures import figures, kept_busy
+from jax_fp4_indexer.specs import OPS
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -46,8 +47,14 @@ def completed(rows, dispatch=None):
         (link["case"], link["format"]): link["chain_us"]
         for link in (dispatch or {}).get("modes", {}).get("command buffers", ())
     }
+    # Baselines are timed once a case and format, whatever the layout of the op's own scales
+    beside = {}
+    for row in rows:
+        times = {key: row.get(key) for key in ("xla_us", "reference_us") if row.get(key) is not None}
+        beside.setdefault((row["case"], row["format"]), {}).update(times)
     found = []
     for row in rows:
+        row = {**row, **beside[row["case"], row["format"]]}
         capability, multiprocessors = CARDS.get(row["card"], (None, None))
         known = {
             "capability": tuple(row.get("capability") or capability or ()) or None,
@@ -72,7 +79,7 @@ def completed(rows, dispatch=None):
 
 
 def shown(rows):
-    """The rows of the tables: each case with the scale layout that the kernels read best."""
+    """The rows of the tables: each case with the scale layout that is the last of those it names."""
     return [row for row in rows if row["scale_layout"] == all_cases()[row["case"]].scale_layouts[-1]]
 
 
@@ -116,8 +123,9 @@ def headlines(rows):
         "Microseconds, cold L2. *Sustained*: programs without a pause. *Burst*: after one of 80 ms. "
         "*In a chain*: each call waits for the one before."
     )
+    named = [by_name[name] for name in HEADLINES]
     return (
-        textwrap.fill(f"{caption(rows)} {words}", 118)
+        textwrap.fill(f"{caption(named)} {words}", 118)
         + "\n\n"
         + markdown(
             (
@@ -202,6 +210,14 @@ def caption(rows):
     )
 
 
+def tables(rows):
+    """Markdown of every row, an op after the other, each with its card. An op's rows are of one run."""
+    by_op = {}
+    for row in rows:
+        by_op.setdefault(all_cases()[row["case"]].op, []).append(row)
+    return "\n\n".join(f"### {OPS[op].api}\n\n{caption(found)}\n\n{table(found)}" for op, found in by_op.items())
+
+
 def replaced(text, made, name):
     """A page's text with `made` between the markers. ValueError if the markers are not there, once and in order."""
     before, begin, rest = text.partition(BEGIN)
@@ -216,7 +232,7 @@ def pages():
     dispatch = SHOWN / "dispatch.json"
     rows = [row for path in sorted(SHOWN.glob("*.json")) for row in _rows(path)]
     rows = completed(rows, json.loads(dispatch.read_text()) if dispatch.exists() else None)
-    made = {ROOT / "README.md": headlines(rows), ROOT / "docs" / "benchmarks.md": f"{caption(rows)}\n\n{table(rows)}"}
+    made = {ROOT / "README.md": headlines(rows), ROOT / "docs" / "benchmarks.md": tables(rows)}
     return {path: replaced(path.read_text(), text, path.name) for path, text in made.items()}, rows
 
 

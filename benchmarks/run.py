@@ -36,7 +36,7 @@ def plan(chosen, quick):
     return (
         [(case, layout(case), 7, True) for case in headline]
         + [(case, layout(case), 5, False) for case in others]
-        + [(case, "public", 5, False) for case in chosen if "public" in case.tags and layout(case) != "public"]
+        + [(case, other, 5, False) for case in chosen if "layouts" in case.tags for other in case.scale_layouts[:-1]]
     )
 
 

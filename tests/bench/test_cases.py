@@ -133,7 +133,7 @@ def test_cases_are_found_by_listing_the_folder_and_have_the_protocol():
             case.formats
             and case.scale_layouts
             and case.describe()
-            and case.tags <= {"headline", "quick", "public", "cpu"}
+            and case.tags <= {"headline", "quick", "layouts", "cpu"}
         )
         for fmt in case.formats:
             how = How(fmt, case.scale_layouts[0])

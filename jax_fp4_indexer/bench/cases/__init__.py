@@ -30,8 +30,8 @@ class BenchCase(Protocol):
     name          e.g. "decode_8k"
     formats       of `How.format`
     scale_layouts of `How.scale_layout`
-    tags          "headline": the cases of a run without arguments; "quick": those of `--quick`; "public": timed with
-                  public scales too; "cpu": what runs where there is no GPU (left out of "all")
+    tags          "headline": the cases of a run without arguments; "quick": those of `--quick`; "layouts": timed in
+                  every scale layout; "cpu": what runs where there is no GPU (left out of "all")
     published_us  microseconds of the source's own kernel on a B200, by format
     """
 

@@ -261,14 +261,14 @@ def _prefill_8k(name, tags, **published):
 _SKEWED = tuple(2048 * (1 + (i * 13) % 32) for i in range(128))
 
 CASES = (
-    _prefill_8k("prefill_q8k_k8k", "headline quick public", mxfp4=844.9, nvfp4=875.6),
+    _prefill_8k("prefill_q8k_k8k", "headline quick layouts", mxfp4=844.9, nvfp4=875.6),
     dataclasses.replace(_prefill_8k("prefill_q8k_k8k_mixed", "quick"), wide_pages=0.1),
     dataclasses.replace(_prefill_8k("prefill_q8k_k8k_wide", "quick"), wide_pages=1.0),
     uniform("prefill_q8k_k64k", 1, 8192, 65536, 64, 4, True),
-    _decode("decode_8k", 8192, "headline quick public", nvfp4=23.7),
+    _decode("decode_8k", 8192, "headline quick layouts", nvfp4=23.7),
     _decode("decode_16k", 16384, "headline", nvfp4=53.9),
     _decode("decode_32k", 32768, "headline", nvfp4=105.0),
-    _decode("decode_64k", 65536, "headline quick public", nvfp4=199.1),
+    _decode("decode_64k", 65536, "headline quick layouts", nvfp4=199.1),
     uniform("decode_uniform", 64, 1, 16384, 64, 4, True),
     Case("decode_skewed", (4,) * 128, _SKEWED, 4, 1, False, tags=frozenset({"quick"})),
     Case("decode_skewed_1m", (4,) * 128, (2**20,) + (8192,) * 127, 4, 1, False),
