@@ -7,6 +7,7 @@ PYTHONPATH=tests python -m simulated mutate sm_90a.native.decode.nvfp4.public.n1
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -93,6 +94,8 @@ def main():
     )
     parser.add_argument("--all", action="store_true", help="print the changes that were noticed, too")
     args = parser.parse_args()
+    if args.command == "stats":
+        os.environ.setdefault("JFI_PTXSIM_LINES", "1")  # roles have the names of their Python functions
     if args.again and not (args.record and args.cases):
         parser.error("--again needs --record and --cases")
     bad, records = 0, []

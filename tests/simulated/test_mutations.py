@@ -53,8 +53,11 @@ def test_stale_records_are_said():
     assert len(old) < len(RECORDS)
 
 
-def test_every_family_has_a_record():
-    wanted = {_family(label, i) for label, v in VARIANTS.items() for i in range(len(v.launches))}
+def test_every_family_of_block_scores_has_a_record():
+    """Of the batched GEMV no instruction has been changed yet: docs/evidence.md says so."""
+    wanted = {
+        _family(label, i) for label, v in VARIANTS.items() if v.op == "block_scores" for i in range(len(v.launches))
+    }
     assert len(wanted) >= 15
     assert wanted == {_family(r["variant"], r["launch"]) for r in RECORDS}
 

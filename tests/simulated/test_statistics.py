@@ -22,7 +22,7 @@ def test_a_kernel_of_the_tree():
     assert "block_scores.prepare.nvfp4.public" in done.stdout and "wrong:" not in done.stdout
     assert (
         "  warps 4-11: " in done.stdout
-        and "prefill.py load" in done.stdout
+        and "sm90_prefill_staged.py load" in done.stdout
         and "shared stores" in done.stdout
         and "wavefronts" in done.stdout
     )
