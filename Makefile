@@ -74,10 +74,13 @@ demo: venv
 example: cubins library
 	$(BIN)/python -m examples.sparse_decoder
 
+# Of the definition, the rows that are not there for the machinery of kernels; the rest is in make test.
+QUICK := not random and not parts_alone and not both_forms and not (test_the_definition and (sim_ or forms_))
+
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "not random" tests/test_layers.py tests/specs tests/harness tests/simulated/test_kernels.py
+	JFI_OP=$(OP) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -k "$(QUICK)" tests/test_layers.py tests/specs tests/harness tests/simulated/test_kernels.py
 
 test: cubins library
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
